@@ -1,0 +1,109 @@
+"""Prompts and groups to bytes and back: msgpack, with token ids and log-probabilities as raw arrays.
+
+The bytes come from a queue that others can write to, so `decode_*` checks the schema number, every type,
+the lengths and that the numbers are finite before anyone builds a tensor from them.
+"""
+
+import math
+import sys
+from typing import Any
+
+import msgspec
+
+from shared.experience import SCHEMA, Completion, Float32Array, Group, Int32Array, Prompt
+
+assert sys.byteorder == "little", "the wire format is little-endian"
+assert Int32Array().itemsize == 4 and Float32Array().itemsize == 4
+
+
+class MalformedEntry(ValueError):
+    """The bytes are not a prompt or group of this schema; the message says what is wrong with them."""
+
+
+def _encode_array(value: Any) -> bytes:
+    if isinstance(value, Int32Array | Float32Array):
+        return value.tobytes()
+    raise NotImplementedError(f"cannot encode {type(value).__name__}")
+
+
+def _decode_array(kind: type, value: Any) -> Any:
+    if kind in (Int32Array, Float32Array) and isinstance(value, bytes):
+        if len(value) % 4:
+            raise ValueError(f"an array of 4-byte numbers has {len(value)} bytes")
+        return kind(value)
+    raise NotImplementedError(f"cannot decode {kind.__name__}")
+
+
+class _Schema(msgspec.Struct):
+    schema: int | None = None
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
+_schema_decoder = msgspec.msgpack.Decoder(_Schema)
+_prompt_decoder = msgspec.msgpack.Decoder(Prompt, dec_hook=_decode_array)
+_group_decoder = msgspec.msgpack.Decoder(Group, dec_hook=_decode_array)
+
+
+def encode(value: Prompt | Group) -> bytes:
+    """The msgpack bytes of a prompt or group."""
+    return _encoder.encode(value)
+
+
+def decode_prompt(payload: bytes) -> Prompt:
+    """Raises:
+    MalformedEntry: not a valid prompt of schema `SCHEMA`.
+    """
+    prompt: Prompt = _decode(_prompt_decoder, payload)
+    _check_prompt(prompt)
+    return prompt
+
+
+def decode_group(payload: bytes) -> Group:
+    """Raises:
+    MalformedEntry: not a valid group of schema `SCHEMA`.
+    """
+    group: Group = _decode(_group_decoder, payload)
+    _check_prompt(group.prompt)
+    if len(group.completions) != group.prompt.n:
+        raise MalformedEntry(f"{len(group.completions)} completions for a prompt with n={group.prompt.n}")
+    for number, completion in enumerate(group.completions):
+        _check_completion(number, completion)
+    return group
+
+
+def _decode(decoder: Any, payload: bytes) -> Any:
+    try:
+        schema = _schema_decoder.decode(payload).schema
+        if schema != SCHEMA:
+            raise MalformedEntry(f"schema {schema!r} is unknown here (this version speaks {SCHEMA})")
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError) as error:
+        if isinstance(error, MalformedEntry):
+            raise
+        raise MalformedEntry(f"payload of {len(payload)} bytes cannot be decoded: {error}") from error
+
+
+def _check_prompt(prompt: Prompt) -> None:
+    if not prompt.token_ids:
+        raise MalformedEntry(f"prompt {prompt.id} has no tokens")
+    if min(prompt.token_ids) < 0:
+        raise MalformedEntry(f"prompt {prompt.id} has the negative token id {min(prompt.token_ids)}")
+    if prompt.n < 1:
+        raise MalformedEntry(f"prompt {prompt.id} wants n={prompt.n} completions")
+
+
+def _check_completion(number: int, completion: Completion) -> None:
+    tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
+    if not tokens:
+        raise MalformedEntry(f"completion {number} is empty")
+    if tokens != logprobs:
+        raise MalformedEntry(f"completion {number} has {tokens} tokens but {logprobs} logprobs")
+    if min(completion.token_ids) < 0:
+        raise MalformedEntry(f"completion {number} has the negative token id {min(completion.token_ids)}")
+    if not all(map(math.isfinite, completion.logprobs)):
+        raise MalformedEntry(f"completion {number} has a logprob that is not finite")
+    spanned = sum(span.tokens for span in completion.version_spans)
+    if spanned != tokens or any(span.tokens < 1 for span in completion.version_spans):
+        raise MalformedEntry(f"completion {number} has {tokens} tokens but version spans over {spanned}")
+    if completion.reward is not None and not math.isfinite(completion.reward):
+        raise MalformedEntry(f"completion {number} has the reward {completion.reward}")

@@ -1,0 +1,180 @@
+"""One TOML file per run, one table per service; each service reads the shared tables and its own.
+
+Sources, weakest first: defaults, the file, the environment (`ROLLSTREAM_LEARNER__KL_COEF=0.02`), the command
+line (`--learner.kl_coef 0.02`). An unknown table or key is an error with a suggestion.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+TABLES = ("run", "model", "redis", "rollout", "reward", "learner", "console")
+ENV_PREFIX = "ROLLSTREAM_"
+
+
+class Table(BaseModel):
+    """A table of the file. Frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class RunConfig(Table):
+    name: str = Field(default="default", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    """Names the run's folder and its Redis keys."""
+    dir: Path = Path("runs")
+    """Everything a run writes lies under `dir/name`."""
+    seed: int = 0
+
+    @property
+    def path(self) -> Path:
+        return self.dir / self.name
+
+
+class ModelConfig(Table):
+    path: Path
+    """A local Hugging Face model folder with its tokenizer: the policy to start from."""
+
+
+class RedisConfig(Table):
+    url: str = "redis://127.0.0.1:6379/0"
+    """`redis://[:password@]host:port/db`, or `rediss://` for TLS."""
+
+
+class Settings(BaseModel):
+    """The tables that every service reads. A service adds its own table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: RunConfig = RunConfig()
+    model: ModelConfig
+    redis: RedisConfig = RedisConfig()
+
+
+def fail(message: str) -> NoReturn:
+    """End the process with one sentence for the user."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def parse_command_line(kind: type[S], program: str, argv: Sequence[str] | None = None) -> S:
+    """Settings from `--config FILE` and overrides; with `--print-config`, print them as JSON and exit.
+
+    Ends the process with a clear sentence and status 2 on bad input.
+    """
+    parser = argparse.ArgumentParser(program, allow_abbrev=False)
+    parser.add_argument("--config", type=Path, required=True, help="TOML file of the run")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the resolved tables as JSON and exit"
+    )
+    known, overrides = parser.parse_known_args(argv)
+    try:
+        settings = load_settings(kind, known.config, os.environ, overrides)
+    except ValueError as error:
+        fail(str(error))
+    if known.print_config:
+        print(settings.model_dump_json())
+        raise SystemExit(0)
+    return settings
+
+
+def load_settings(kind: type[S], path: Path, environ: Mapping[str, str], overrides: Sequence[str] = ()) -> S:
+    """Merge all sources and validate the tables that `kind` has.
+
+    Raises:
+    ValueError: what is wrong, where, and what was probably meant.
+    """
+    merged = read_tables(path, environ, overrides)
+    tables = {name: table for name, table in merged.items() if name in kind.model_fields}
+    try:
+        return kind.model_validate(tables)
+    except ValidationError as error:
+        raise ValueError("\n".join(_explain(kind, path, item) for item in error.errors())) from error
+
+
+def read_tables(
+    path: Path, environ: Mapping[str, str], overrides: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """The tables of the file with environment and command line laid over it, not yet validated.
+
+    Raises:
+    ValueError: an unreadable file, or an unknown table.
+    """
+    try:
+        merged: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"config file {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"config file {path} is not valid TOML: {error}") from error
+    for name, table in merged.items():
+        _check_table(name, f"config file {path}")
+        if not isinstance(table, dict):
+            raise ValueError(f"config file {path}: {name!r} must be a table, written [{name}]")
+    for variable, text in environ.items():
+        name, separator, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
+        if variable.startswith(ENV_PREFIX) and separator:
+            _check_table(name, f"environment variable {variable}")
+            merged.setdefault(name, {})[key] = _value(text)
+    for option, text in _options(overrides):
+        name, separator, key = option.partition(".")
+        if not separator:
+            raise ValueError(f"option --{option} is unknown; overrides have the form --table.key value")
+        _check_table(name, f"option --{option}")
+        merged.setdefault(name, {})[key] = _value(text)
+    return merged
+
+
+def _options(overrides: Sequence[str]) -> list[tuple[str, str]]:
+    pairs, words = [], list(overrides)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise ValueError(f"argument {word!r} was not expected; overrides have the form --table.key value")
+        option, separator, text = word[2:].partition("=")
+        if not separator:
+            if not words:
+                raise ValueError(f"option --{option} has no value")
+            text = words.pop(0)
+        pairs.append((option, text))
+    return pairs
+
+
+def _value(text: str) -> Any:
+    """A TOML value where the text is one (0.02, true, ["a", "b"]), else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _check_table(name: str, where: str) -> None:
+    if name not in TABLES:
+        raise ValueError(f"{where}: unknown table {name!r}.{_suggestion(name, TABLES)}")
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
+
+
+def _explain(kind: type[Settings], path: Path, item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        model: Any = kind
+        for part in item["loc"][:-1]:
+            model = model.model_fields[part].annotation
+        suggestion = _suggestion(str(item["loc"][-1]), list(model.model_fields))
+        return f"config {path}: unknown key {where!r}.{suggestion}"
+    if item["type"] == "missing":
+        return f"config {path}: {where!r} is required"
+    return f"config {path}: {where} = {json.dumps(item['input'], default=str)}: {item['msg']}"

@@ -1,0 +1,149 @@
+"""What travels on the streams: a prompt going out, and the group of completions that comes back.
+
+One stream entry holds one `Prompt` (on the prompts stream) or one `Group` (on the rollouts and experiences
+streams): a prompt with its `n` completions. A group whose completions carry rewards is an experience.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+from typing import Any, Literal, Self
+
+import msgspec
+
+SCHEMA = 1
+"""Version of these structures on the wire. A reader dead-letters any other number with its cause."""
+
+
+class Int32Array(array):  # type: ignore[type-arg]
+    """Token ids: an array of 32-bit integers that travels as raw little-endian bytes."""
+
+    def __new__(cls, values: Iterable[int] | bytes = ()) -> Self:
+        return super().__new__(cls, "i", values)  # type: ignore[return-value]
+
+
+class Float32Array(array):  # type: ignore[type-arg]
+    """Log-probabilities: an array of 32-bit floats that travels as raw little-endian bytes."""
+
+    def __new__(cls, values: Iterable[float] | bytes = ()) -> Self:
+        return super().__new__(cls, "f", values)  # type: ignore[return-value]
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How one prompt's completions are drawn. `temperature` 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    max_tokens: int
+    seed: int | None = None
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt as the learner issues it.
+
+    `token_ids` is what the engine continues; the learner rendered and tokenised it, so text is never
+    encoded a second time. `text` is the same prompt for scorers and people.
+    """
+
+    id: str
+    purpose: Literal["train", "eval"] = "train"
+    epoch: int
+    """Pass over the dataset."""
+    index: int
+    """Row in the dataset."""
+    n: int
+    """Completions wanted."""
+    issued_version: int
+    """The learner's `policy_version` when it issued the prompt; no older policy may answer it."""
+    text: str
+    token_ids: Int32Array
+    sampling: Sampling
+    ground_truth: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def fields(self) -> dict[str, str | int]:
+        """What a person sees of the entry in `redis-cli XRANGE`, before the payload."""
+        return {
+            "id": self.id,
+            "schema": self.schema,
+            "purpose": self.purpose,
+            "n": self.n,
+            "issued_version": self.issued_version,
+            "prompt": self.text[:200],
+        }
+
+
+class VersionSpan(msgspec.Struct, frozen=True):
+    """`tokens` consecutive tokens of a completion that were sampled under policy `version`."""
+
+    version: int
+    tokens: int
+
+
+class Completion(msgspec.Struct, kw_only=True):
+    """One sampled continuation, with its reward once it is scored."""
+
+    token_ids: Int32Array
+    """Sampled tokens, the stop token included. [T]"""
+    logprobs: Float32Array
+    """`rollout_logprobs`: log-probability of each token under the distribution it was sampled from. [T]"""
+    text: str
+    """The completion decoded without special tokens."""
+    finish_reason: Literal["stop", "length"]
+    version_spans: list[VersionSpan]
+    reward: float | None = None
+    """None until scored."""
+    components: dict[str, float] = msgspec.field(default_factory=dict)
+    """What each scorer gave, before weighting."""
+
+
+class Group(msgspec.Struct, kw_only=True):
+    """A prompt with its completions: a rollout, and with rewards an experience."""
+
+    prompt: Prompt
+    completions: list[Completion]
+    worker: str
+    """Id of the rollout worker that generated it."""
+    weights_digest: str
+    """Digest of the weights that the last token was sampled under."""
+    schema: int = SCHEMA
+
+    def fields(self) -> dict[str, str | int | float]:
+        """What a person sees of the entry in `redis-cli XRANGE`, before the payload."""
+        fields: dict[str, str | int | float] = {
+            "id": self.prompt.id,
+            "schema": self.schema,
+            "purpose": self.prompt.purpose,
+            "n": self.prompt.n,
+            "tokens": self.tokens,
+            "min_version": self.min_version,
+            "max_version": self.max_version,
+            "worker": self.worker,
+        }
+        rewards = [completion.reward for completion in self.completions if completion.reward is not None]
+        if len(rewards) == len(self.completions):
+            fields["status"] = "ok"
+            fields["reward_mean"] = round(sum(rewards) / len(rewards), 4)
+            fields["reward_max"] = round(max(rewards), 4)
+            fields["scorers"] = ",".join(self.completions[0].components)
+        return fields
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(completion.token_ids) for completion in self.completions)
+
+    @property
+    def min_version(self) -> int:
+        return min(span.version for completion in self.completions for span in completion.version_spans)
+
+    @property
+    def max_version(self) -> int:
+        return max(span.version for completion in self.completions for span in completion.version_spans)
+
+
+def prompt_id(run: str, purpose: str, epoch: int, index: int) -> str:
+    """Stable id of a prompt in a run: the same after a crash, a retry or on another machine."""
+    return hashlib.blake2b(f"{run}/{purpose}/{epoch}/{index}".encode(), digest_size=10).hexdigest()

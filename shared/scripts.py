@@ -1,0 +1,55 @@
+"""The Lua scripts of the streams, each one atomic step. Redis 6.2 commands only; run by EVALSHA, not MULTI,
+which Redis refuses at `maxmemory`. Who calls them, and what they promise, is in `stream.py`.
+"""
+
+FENCE = """
+local epoch = redis.call('GET', KEYS[1])
+if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
+  return redis.error_reply('FENCED by learner epoch ' .. epoch)
+end
+"""
+
+# KEYS: epoch, in-flight set, prompts. ARGV: learner epoch, id, field, value, ...
+APPEND = (
+    FENCE
+    + """
+if redis.call('SADD', KEYS[2], ARGV[2]) == 0 then return 0 end
+redis.call('XADD', KEYS[3], '*', unpack(ARGV, 3))
+return 1
+"""
+)
+
+# KEYS: epoch, in-flight set, experiences. ARGV: learner epoch, group, count, entry ids ..., prompt ids ...
+RELEASE = (
+    FENCE
+    + """
+local count = tonumber(ARGV[3])
+for i = 4, 3 + count do
+  redis.call('XACK', KEYS[3], ARGV[2], ARGV[i])
+  redis.call('XDEL', KEYS[3], ARGV[i])
+end
+for i = 4 + count, #ARGV do redis.call('SREM', KEYS[2], ARGV[i]) end
+return count
+"""
+)
+
+# KEYS: source, target. ARGV: group, entry id, field, value, ...
+# Acknowledging first also lets the move through at maxmemory, where only a script's first write is checked.
+FORWARD = """
+if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
+redis.call('XDEL', KEYS[1], ARGV[2])
+redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))
+return 1
+"""
+
+# KEYS: stream. ARGV: group, consumer
+FORGET_CONSUMER = """
+for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local facts = {}
+  for i = 1, #consumer, 2 do facts[consumer[i]] = consumer[i + 1] end
+  if facts['name'] == ARGV[2] and facts['pending'] == 0 then
+    return redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+  end
+end
+return 0
+"""

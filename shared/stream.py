@@ -1,0 +1,220 @@
+"""The Redis Streams of a run: append once, read without loss, hand on atomically, bury with a cause.
+
+Delivery is at least once and every effect is idempotent, so each command here may be repeated after a lost
+reply:
+
+* a prompt is appended only while its id is not in flight (`append_prompt`);
+* an entry moves to the next stream only if its acknowledgement here succeeds, in one script (`forward`), so
+  of two workers that hold the same entry exactly one delivers;
+* what a reader was given but never saw is found again in its pending list (`shared.reader`).
+
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import redis
+
+from shared import scripts
+
+StreamName = Literal["prompts", "rollouts", "experiences"]
+STREAMS: tuple[StreamName, ...] = ("prompts", "rollouts", "experiences")
+GROUPS: dict[StreamName, str] = {"prompts": "rollout", "rollouts": "reward", "experiences": "learner"}
+"""Who consumes each stream."""
+
+MAX_DELIVERIES = 5
+"""An entry that this many consumers died on is buried instead of being given to one more."""
+
+EVENTS_KEPT = 10_000
+
+
+class Fenced(RuntimeError):
+    """A newer learner has taken over this run; this one must stop."""
+
+
+class QueueLost(RuntimeError):
+    """The stream or its group vanished: Redis was emptied or restarted without its data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One stream entry: readable fields for people, payload for programs."""
+
+    entry_id: str
+    fields: dict[str, str]
+    payload: bytes
+
+    @property
+    def id(self) -> str:
+        """The prompt id, the same on every stream and attempt."""
+        return self.fields.get("id", "")
+
+
+def connect(url: str, timeout: float = 10.0) -> "redis.Redis":
+    """A client whose reads never outlive `timeout` seconds; blocking reads stay under half of it."""
+    return redis.Redis.from_url(
+        url, socket_timeout=timeout, socket_connect_timeout=timeout, health_check_interval=15, protocol=2
+    )
+
+
+def check_server(client: "redis.Redis", url: str) -> None:
+    """Refuse a Redis that cannot hold a run's data.
+
+    Raises:
+    ValueError: it cannot be reached, or may evict keys; the message says what to do.
+    """
+    where = url.rsplit("@", 1)[-1]  # never the password
+    try:
+        policy = client.info("memory").get("maxmemory_policy", "noeviction")
+    except redis.RedisError as error:
+        raise ValueError(
+            f"Redis at {where} cannot be used: {error}. Start it, or set [redis] url / ROLLSTREAM_REDIS__URL."
+        ) from error
+    if policy != "noeviction":
+        raise ValueError(
+            f"Redis at {where} has maxmemory-policy {policy!r}, which may silently drop experience. "
+            "Set it to 'noeviction' (redis-cli CONFIG SET maxmemory-policy noeviction)."
+        )
+
+
+class Streams:
+    """The streams of one run. Synchronous; asynchronous services call it in threads."""
+
+    def __init__(self, client: "redis.Redis", run: str) -> None:
+        self.client = client
+        self.run = run
+        self._append = client.register_script(scripts.APPEND)
+        self._release = client.register_script(scripts.RELEASE)
+        self._forward = client.register_script(scripts.FORWARD)
+        self._forget_consumer = client.register_script(scripts.FORGET_CONSUMER)
+
+    def key(self, name: str) -> str:
+        """Keys of a run share the hash tag `{run}`, so that they live in one cluster slot."""
+        return f"rollstream:{{{self.run}}}:{name}"
+
+    def ensure_groups(self) -> None:
+        """Create streams and groups that are missing, each reading from its first entry."""
+        for stream, group in GROUPS.items():
+            try:
+                self.client.xgroup_create(self.key(stream), group, id="0", mkstream=True)
+            except redis.ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+
+    # The learner's end.
+
+    def next_learner_epoch(self) -> int:
+        """Fence every earlier learner of this run out and return this one's number."""
+        return int(self.client.incr(self.key("learner_epoch")))
+
+    def append_prompt(self, fields: Mapping[str, Any], payload: bytes, learner_epoch: int) -> bool:
+        """Issue a prompt unless its id is in flight already. False if it was.
+
+        Raises:
+        Fenced: a newer learner owns the run.
+        """
+        keys = [self.key("learner_epoch"), self.key("inflight"), self.key("prompts")]
+        arguments = [learner_epoch, fields["id"], *_flat(fields, payload)]
+        return bool(self._fenced(self._append, keys, arguments))
+
+    def release(self, entries: Sequence[Entry], ids: Sequence[str], learner_epoch: int) -> None:
+        """Acknowledge and delete experiences whose effect is durable, and return the credits of `ids`.
+
+        Raises:
+        Fenced: a newer learner owns the run.
+        """
+        keys = [self.key("learner_epoch"), self.key("inflight"), self.key("experiences")]
+        entry_ids = [entry.entry_id for entry in entries]
+        self._fenced(
+            self._release, keys, [learner_epoch, GROUPS["experiences"], len(entries), *entry_ids, *ids]
+        )
+
+    def in_flight(self) -> set[str]:
+        """Ids issued and not yet released."""
+        members: Any = self.client.smembers(self.key("inflight"))
+        return {member.decode() for member in members}
+
+    def _fenced(self, script: Any, keys: list[str], arguments: list[Any]) -> Any:
+        try:
+            return script(keys=keys, args=arguments)
+        except redis.ResponseError as error:
+            if "FENCED" in str(error):
+                raise Fenced(f"run {self.run!r}: {error}; two learners must not share a run") from error
+            raise
+
+    # Any worker's end.
+
+    def forward(self, entry: Entry, source: StreamName, target: StreamName, fields: Mapping[str, Any],
+                payload: bytes) -> bool:  # fmt: skip
+        """Replace `entry` of `source` by a new entry of `target`. False if somebody already had."""
+        arguments = [GROUPS[source], entry.entry_id, *_flat(fields, payload)]
+        return bool(self._forward(keys=[self.key(source), self.key(target)], args=arguments))
+
+    def dead_letter(self, entry: Entry, source: StreamName, stage: str, cause: str, attempts: int) -> bool:
+        """Move an entry that cannot be processed to the dead stream, as it was, with its cause."""
+        fields = {"id": entry.id, "stage": stage, "cause": cause[:2000], "attempts": attempts,
+                  "at": f"{time.time():.3f}", "stream": source}  # fmt: skip
+        arguments = [GROUPS[source], entry.entry_id, *_flat(fields, entry.payload)]
+        moved = bool(self._forward(keys=[self.key(source), self.key("dead")], args=arguments))
+        if moved:
+            self.event("dead", stage, f"{entry.id}: {cause[:300]}")
+        return moved
+
+    def event(self, kind: str, service: str, text: str) -> None:
+        """Tell people. Events are the only stream that is trimmed."""
+        fields: Any = {"kind": kind, "at": f"{time.time():.3f}", "service": service, "text": text}
+        self.client.xadd(self.key("events"), fields, maxlen=EVENTS_KEPT, approximate=True)
+
+    def claim_from_the_dead(self, source: StreamName, consumer: str, alive: set[str]) -> int:
+        """Take over what consumers outside `alive` left pending; the next `Reader.read` returns it.
+
+        Returns the number of entries taken over.
+        """
+        claimed = 0
+        consumers: Any = self.client.xinfo_consumers(self.key(source), GROUPS[source])
+        for facts in consumers:
+            name = facts["name"].decode()
+            if name == consumer or name in alive:
+                continue
+            pending = self.pending(source, name)
+            if pending:
+                # A second claimer finds the entries fresh and leaves them alone.
+                ids = [item["message_id"] for item in pending]
+                claimed += len(
+                    self.client.xclaim(
+                        self.key(source), GROUPS[source], consumer, min_idle_time=500, message_ids=ids
+                    )
+                )
+            self._forget_consumer(keys=[self.key(source)], args=[GROUPS[source], name])
+        return claimed
+
+    def pending(self, source: StreamName, consumer: str) -> list[Any]:
+        """What `consumer` was given and has not finished: ids, idle times, delivery counts."""
+        return list(
+            self.client.xpending_range(
+                self.key(source), GROUPS[source], "-", "+", 10_000, consumername=consumer
+            )
+        )
+
+    def tail(self, name: str, count: int) -> list[Entry]:
+        """The newest `count` entries of a stream, oldest first, without touching their delivery."""
+        newest_first: Any = self.client.xrevrange(self.key(name), count=count)
+        return [parse_entry(item) for item in reversed(newest_first)]
+
+    def after(self, name: str, entry_id: str, count: int = 1000) -> list[Entry]:
+        """Entries of a stream that came after `entry_id` ("0" for all), without a group."""
+        items: Any = self.client.xrange(self.key(name), min=f"({entry_id}", count=count)
+        return [parse_entry(item) for item in items]
+
+
+def _flat(fields: Mapping[str, Any], payload: bytes) -> list[Any]:
+    return [*(part for pair in fields.items() for part in pair), "payload", payload]
+
+
+def parse_entry(item: Any) -> Entry:
+    """An entry as redis-py gives it."""
+    entry_id, raw = item
+    payload = raw.pop(b"payload", b"")
+    return Entry(entry_id.decode(), {k.decode(): v.decode(errors="replace") for k, v in raw.items()}, payload)

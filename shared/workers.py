@@ -1,0 +1,79 @@
+"""Who is alive: each service process keeps a key with a time to live, holding what others need to know."""
+
+import json
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from shared.stream import Streams
+
+BEAT_SECONDS = 2.0
+EXPIRY_SECONDS = 10
+"""A worker unheard for this long is taken for dead, and what it held is given to others."""
+
+
+def worker_id(service: str) -> str:
+    """A name no other process has had: `rollout-host-pid-random`."""
+    return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+def list_workers(streams: Streams, service: str | None = None) -> list[dict[str, Any]]:
+    """Facts of all live workers (of one service), sorted by id."""
+    keys = sorted(streams.client.scan_iter(match=_escaped(streams.key("worker:")) + "*", count=1000))
+    values = streams.client.mget(keys) if keys else []
+    found = [json.loads(value) for value in values if value]
+    return [facts for facts in found if service in (None, facts["service"])]
+
+
+def alive_ids(streams: Streams) -> set[str]:
+    return {facts["id"] for facts in list_workers(streams)}
+
+
+def _escaped(pattern: str) -> str:
+    return "".join(f"[{char}]" if char in "[]*?" else char for char in pattern)
+
+
+class Heartbeat:
+    """Announces a worker from a thread of its own, so that a busy service still counts as alive."""
+
+    def __init__(self, streams: Streams, service: str, id: str, facts: Callable[[], dict[str, Any]]) -> None:
+        self._streams = streams
+        self._service = service
+        self._id = id
+        self._facts = facts
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Announce once before returning: no reader may pass for dead before its first beat."""
+        self.beat()
+        self._streams.event("join", self._service, self._id)
+        self._thread.start()
+
+    def beat(self) -> None:
+        """Announce now, for example after a version change."""
+        facts = {"service": self._service, "id": self._id, "pid": os.getpid(), **self._facts()}
+        self._streams.client.set(self._key, json.dumps(facts), ex=EXPIRY_SECONDS)
+
+    def stop(self) -> None:
+        """Leave politely: what this worker still holds may be taken over at once."""
+        self._stop.set()
+        self._thread.join(timeout=BEAT_SECONDS)
+        self._streams.client.delete(self._key)
+        self._streams.event("leave", self._service, self._id)
+
+    @property
+    def _key(self) -> str:
+        return self._streams.key(f"worker:{self._id}")
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            try:
+                self.beat()
+            except redis.RedisError:
+                continue  # the key expires by itself; the stream reader reports the outage

@@ -1,0 +1,125 @@
+"""The stream protocol against a real Redis."""
+
+import pytest
+
+from shared.reader import Reader
+from shared.stream import Fenced, QueueLost, Streams
+
+
+def issue(streams: Streams, number: int, epoch: int = 1) -> bool:
+    return streams.append_prompt({"id": f"id{number}"}, f"payload{number}".encode(), epoch)
+
+
+def test_a_prompt_in_flight_is_not_issued_twice(streams: Streams) -> None:
+    assert issue(streams, 1)
+    assert not issue(streams, 1)
+    assert streams.client.xlen(streams.key("prompts")) == 1
+    assert streams.in_flight() == {"id1"}
+
+
+def test_an_entry_moves_through_all_hops_and_leaves_nothing_behind(streams: Streams) -> None:
+    issue(streams, 1)
+    (prompt,) = Reader(streams, "prompts", "rollout-1").read(10, 100)
+    assert prompt.payload == b"payload1"
+    assert streams.forward(prompt, "prompts", "rollouts", {"id": prompt.id}, b"rolled")
+    (rollout,) = Reader(streams, "rollouts", "reward-1").read(10, 100)
+    assert streams.forward(rollout, "rollouts", "experiences", {"id": rollout.id}, b"scored")
+    (experience,) = Reader(streams, "experiences", "learner").read(10, 100)
+    assert (experience.id, experience.payload) == ("id1", b"scored")
+    streams.release([experience], ["id1"], learner_epoch=1)
+    assert streams.in_flight() == set()
+    assert [streams.client.xlen(streams.key(name)) for name in ("prompts", "rollouts", "experiences")] == [
+        0,
+        0,
+        0,
+    ]
+
+
+def test_of_two_workers_that_hold_an_entry_only_the_first_delivers(streams: Streams) -> None:
+    issue(streams, 1)
+    (held,) = Reader(streams, "prompts", "dead").read(1, 100)
+    assert streams.claim_from_the_dead("prompts", "alive", alive=set()) == 0, "too fresh to be claimed"
+    streams.client.xclaim(streams.key("prompts"), "rollout", "dead", 0, [held.entry_id], idle=1000)
+    assert streams.claim_from_the_dead("prompts", "alive", alive=set()) == 1
+    (claimed,) = Reader(streams, "prompts", "alive").read(1, 100)
+    assert streams.forward(claimed, "prompts", "rollouts", {"id": "id1"}, b"first")
+    assert not streams.forward(held, "prompts", "rollouts", {"id": "id1"}, b"second")
+    assert [entry.payload for entry in streams.tail("rollouts", 10)] == [b"first"]
+
+
+def test_work_of_a_live_consumer_is_left_alone(streams: Streams) -> None:
+    issue(streams, 1)
+    (held,) = Reader(streams, "prompts", "slow").read(1, 100)
+    streams.client.xclaim(streams.key("prompts"), "rollout", "slow", 0, [held.entry_id], idle=60_000)
+    assert streams.claim_from_the_dead("prompts", "other", alive={"slow"}) == 0
+
+
+def test_a_delivery_whose_reply_was_lost_is_found_again(streams: Streams) -> None:
+    issue(streams, 1)
+    reader = Reader(streams, "prompts", "w", sweep_seconds=1000)
+    assert reader.read(1, 10)
+    issue(streams, 2)
+    # The reply of this read never reaches the reader: only Redis knows that "w" was given id2.
+    streams.client.xreadgroup("rollout", "w", {streams.key("prompts"): ">"}, 1, 10)
+    assert reader.read(1, 10) == []
+    reader.sweep_now()
+    assert [entry.id for entry in reader.read(10, 10)] == ["id2"]
+
+
+def test_an_entry_that_keeps_killing_its_consumers_is_buried(streams: Streams) -> None:
+    issue(streams, 1)
+    Reader(streams, "prompts", "w").read(1, 10)
+    (entry,) = streams.tail("prompts", 1)
+    streams.client.xclaim(streams.key("prompts"), "rollout", "w", 0, [entry.entry_id], retrycount=6)
+    assert Reader(streams, "prompts", "w").read(1, 10) == []
+    (dead,) = streams.tail("dead", 10)
+    assert dead.fields["stage"] == "rollout" and "none finished" in dead.fields["cause"]
+    assert dead.payload == b"payload1"
+
+
+def test_a_dead_letter_keeps_the_entry_and_its_cause(streams: Streams) -> None:
+    issue(streams, 7)
+    (entry,) = Reader(streams, "prompts", "w").read(1, 10)
+    assert streams.dead_letter(entry, "prompts", "rollout", "too long", attempts=1)
+    assert not streams.dead_letter(entry, "prompts", "rollout", "too long", attempts=1)
+    (dead,) = streams.after("dead", "0")
+    assert (dead.id, dead.payload, dead.fields["cause"]) == ("id7", b"payload7", "too long")
+    assert streams.client.xlen(streams.key("prompts")) == 0
+
+
+def test_an_older_learner_is_fenced_from_issuing_and_releasing(streams: Streams) -> None:
+    first = streams.next_learner_epoch()
+    assert issue(streams, 1, first)
+    second = streams.next_learner_epoch()
+    with pytest.raises(Fenced, match="two learners"):
+        issue(streams, 2, first)
+    with pytest.raises(Fenced):
+        streams.release([], ["id1"], first)
+    assert streams.in_flight() == {"id1"}
+    assert issue(streams, 2, second)
+
+
+def test_an_emptied_redis_is_reported_and_its_streams_made_anew(streams: Streams) -> None:
+    reader = Reader(streams, "prompts", "w")
+    streams.client.delete(streams.key("prompts"))
+    with pytest.raises(QueueLost):
+        reader.read(1, 10)
+    issue(streams, 1)
+    assert [entry.id for entry in reader.read(1, 10)] == ["id1"]
+
+
+def test_acknowledging_and_forwarding_work_when_redis_is_full(streams: Streams) -> None:
+    issue(streams, 1)
+    issue(streams, 2)
+    first, second = Reader(streams, "prompts", "w").read(2, 10)
+    streams.forward(first, "prompts", "experiences", {"id": first.id}, b"")
+    (experience,) = Reader(streams, "experiences", "learner").read(1, 10)
+    streams.client.config_set("maxmemory", 1)
+    try:
+        assert streams.forward(second, "prompts", "rollouts", {"id": second.id}, b"x")
+        streams.release([experience], ["id1"], learner_epoch=1)
+        with pytest.raises(Exception, match="OOM"):
+            issue(streams, 3)
+    finally:
+        streams.client.config_set("maxmemory", 0)
+    assert streams.in_flight() == {"id2"}
