@@ -1,0 +1,157 @@
+"""Experiences as padded tensors, and how they are cut into minibatches and micro-batches.
+
+Shapes: `B` completions, `S` prompt and completion tokens, `T` completion tokens.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shared.experience import Completion, Group
+
+
+@dataclass(frozen=True)
+class ExperienceBatch:
+    """Every completion of one PPO update; the same on every rank."""
+
+    input_ids: Tensor
+    """Prompt, then completion, then padding. [B, S]"""
+    prompt_lengths: Tensor
+    """[B]"""
+    completion_mask: Tensor
+    """True on the completion's tokens, contiguous from position 0. [B, T]"""
+    rollout_logprobs: Tensor
+    """Log-probability of each token as the engine sampled it. [B, T]"""
+    rewards: Tensor
+    """[B]"""
+    versions: Tensor
+    """The oldest `policy_version` among the tokens of each completion. [B]"""
+    stopped: Tensor
+    """True where the completion ended by itself, false where its length limit cut it. [B]"""
+    groups: Tensor
+    """Index of the prompt group each completion belongs to. [B]"""
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def completion_lengths(self) -> Tensor:
+        return self.completion_mask.sum(dim=1)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Prompt and completion tokens of each row. [B]"""
+        return self.prompt_lengths + self.completion_lengths
+
+    def to(self, device: torch.device) -> "ExperienceBatch":
+        return ExperienceBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+    def rows(self, indices: Sequence[int]) -> "ExperienceBatch":
+        """These rows only, cut to the longest of them. Without indices: one row that has no completion token.
+
+        A rank that has no row in a micro-batch computes on that empty row, since the other ranks wait for it
+        in their collectives.
+        """
+        if not indices:
+            first = self.rows([0])
+            return replace(first, completion_mask=torch.zeros_like(first.completion_mask))
+        index = torch.as_tensor(indices, device=self.rewards.device)
+        part = ExperienceBatch(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        longest, longest_completion = int(part.lengths.max()), int(part.completion_lengths.max())
+        return replace(
+            part,
+            input_ids=part.input_ids[:, :longest],
+            completion_mask=part.completion_mask[:, :longest_completion],
+            rollout_logprobs=part.rollout_logprobs[:, :longest_completion],
+        )
+
+
+def collate(groups: Sequence[Group]) -> ExperienceBatch:
+    """One row for each completion of each group, in order.
+
+    Raises:
+        ValueError: there is no completion, or one is without a finite reward, with logprobs that do not match
+            its tokens, or with an empty prompt. The message names the prompt id.
+    """
+    pairs = [(index, group, c) for index, group in enumerate(groups) for c in group.completions]
+    if not pairs:
+        raise ValueError("no completion to train on: the groups are empty")
+    for _, group, completion in pairs:
+        _check(group, completion)
+    sequences = [list(chain(group.prompt.token_ids, c.token_ids)) for _, group, c in pairs]
+    lengths = torch.tensor([len(c.token_ids) for _, _, c in pairs])
+    return ExperienceBatch(
+        input_ids=torch.from_numpy(_pad(sequences, np.int64)),
+        prompt_lengths=torch.tensor([len(group.prompt.token_ids) for _, group, _ in pairs]),
+        completion_mask=torch.arange(int(lengths.max())) < lengths[:, None],
+        rollout_logprobs=torch.from_numpy(_pad([c.logprobs for _, _, c in pairs], np.float32)),
+        rewards=torch.tensor([c.reward for _, _, c in pairs], dtype=torch.float32),
+        versions=torch.tensor([min(span.version for span in c.version_spans) for _, _, c in pairs]),
+        stopped=torch.tensor([c.finish_reason == "stop" for _, _, c in pairs]),
+        groups=torch.tensor([index for index, _, _ in pairs]),
+    )
+
+
+def minibatches(batch_size: int, count: int, generator: torch.Generator) -> list[list[int]]:
+    """A random partition of the rows into `count` minibatches of nearly equal size.
+
+    Every rank passes a generator in the same state and so gets the same partition.
+    """
+    if count > batch_size:
+        raise ValueError(f"{count} minibatches asked of {batch_size} completions: lower minibatches")
+    order = torch.randperm(batch_size, generator=generator)
+    return [part.tolist() for part in order.tensor_split(count)]
+
+
+def micro_batches(
+    lengths: Sequence[int], rows: Sequence[int], max_tokens: int, ranks: int
+) -> list[list[list[int]]]:
+    """Deal rows to ranks and cut each rank's share so that one forward pass holds few padded tokens.
+
+    Rows of like length go together, the longest first, so that little is padding and a lack of memory shows
+    at once. Each rank gets as many micro-batches as any other, the last of which may be empty for some.
+
+    Args:
+        lengths: tokens of every row of the batch.
+        rows: the rows to deal, as indices into `lengths`.
+        max_tokens: padded tokens in one micro-batch of one rank; a longer row has one to itself.
+
+    Returns:
+        For each micro-batch, for each rank, the row indices.
+    """
+    by_length = sorted(rows, key=lambda row: (-lengths[row], row))
+    cut: list[list[list[int]]] = []
+    while by_length:
+        size = max(1, max_tokens // max(lengths[by_length[0]], 1)) * ranks
+        dealt, by_length = by_length[:size], by_length[size:]
+        cut.append([dealt[rank::ranks] for rank in range(ranks)])
+    return cut
+
+
+def _check(group: Group, completion: Completion) -> None:
+    prompt = group.prompt
+    if completion.reward is None or not math.isfinite(completion.reward):
+        raise ValueError(
+            f"prompt {prompt.id}: a completion has reward {completion.reward}; only scored groups train"
+        )
+    if len(completion.logprobs) != len(completion.token_ids):
+        raise ValueError(
+            f"prompt {prompt.id}: {len(completion.logprobs)} logprobs for {len(completion.token_ids)} tokens"
+        )
+    if not prompt.token_ids:
+        raise ValueError(
+            f"prompt {prompt.id} has no token: a value needs a state before the first completion token"
+        )
+
+
+def _pad(rows: Sequence[Sequence[float]], dtype: type[np.generic]) -> np.ndarray:
+    """Rows of differing length as one array, zeros to their right."""
+    padded = np.zeros((len(rows), max(map(len, rows))), dtype=dtype)
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
+    return padded
