@@ -1,0 +1,63 @@
+"""`python -m services.rollout --config run.toml [--table.key value]`"""
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Sequence
+
+from services.rollout.config import RolloutConfig, RolloutSettings
+from shared.auth import token_from_environment
+from shared.config import fail, parse_command_line
+from shared.stream import Streams, check_server, connect
+from shared.telemetry import set_up_logging
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    settings = parse_command_line(RolloutSettings, "python -m services.rollout", argv)
+    set_up_logging("rollout")
+    _set_environment(settings.rollout)
+    try:
+        token = token_from_environment()
+        client = connect(settings.redis.url)
+        check_server(client, settings.redis.url)
+        listener = _listen(settings.rollout)
+        from services.rollout.weight_files import ModelShape
+
+        model = ModelShape(settings.model.path)
+    except ValueError as error:
+        fail(str(error))
+    streams = Streams(client, settings.run.name)
+    streams.ensure_groups()
+    url = settings.rollout.url or "http://{}:{}".format(*listener.getsockname()[:2])
+    from services.rollout.service import serve  # imports torch and vLLM
+
+    asyncio.run(serve(settings, model, listener, url, streams, token))
+
+
+def _set_environment(config: RolloutConfig) -> None:
+    """What torch and vLLM read when they are imported, here and in the engine's process."""
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # threads are running here, so no fork
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+
+def _listen(config: RolloutConfig) -> socket.socket:
+    """Take the port before the long start, so that a clash is told at once."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ValueError(
+                f"port {config.port} on {config.host} is in use; set [rollout] port to another (0 takes any)"
+            ) from error
+        raise ValueError(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
+    return listener
+
+
+if __name__ == "__main__":
+    main()

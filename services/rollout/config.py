@@ -1,0 +1,38 @@
+"""The `[rollout]` table, and the settings that the rollout service reads."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from shared.config import Settings, Table
+
+
+class RolloutConfig(Table):
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """0 takes any free port."""
+    url: str | None = None
+    """Where the learner reaches this server; http://host:port if not set."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto` takes the model's own."""
+    max_model_len: int | None = Field(default=None, gt=0)
+    """Prompt and completion tokens together; the model's own limit if not set."""
+    max_concurrent_groups: int = Field(default=64, gt=0)
+    """Prompts in flight at once, each with its n completions."""
+    enforce_eager: bool = False
+    """Skip compilation: starts sooner, generates a little slower with large models."""
+    threads: int = Field(default=1, gt=0)
+    """CPU threads of the engine."""
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    """Cache for keys and values; if not set, 1 GiB on CPU and what `gpu_memory_utilization` leaves on GPU."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    tensor_parallel_size: int = Field(default=1, gt=0)
+    """GPUs that share the model."""
+    weights_dir: Path | None = None
+    """Where weight updates are received, room for two copies of the model; /dev/shm if not set."""
+
+
+class RolloutSettings(Settings):
+    rollout: RolloutConfig = RolloutConfig()

@@ -1,0 +1,141 @@
+"""vLLM behind the `Engine` protocol: one `AsyncLLM`, on CPU or GPU."""
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
+from vllm.inputs import TokensPrompt
+from vllm.outputs import CompletionOutput
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from services.rollout.config import RolloutConfig
+from services.rollout.engine import EngineDead, ModelBroken, PromptRefused, UpdateFailed
+from shared.experience import Completion, Float32Array, Int32Array, Prompt, Sampling, VersionSpan
+
+_GIB = 1 << 30
+_CPU_KV_CACHE_GIB = 1.0
+_SHUTDOWN_SECONDS = 2.0
+
+
+def engine_arguments(model: Path, config: RolloutConfig, seed: int) -> AsyncEngineArgs:
+    """What vLLM is started with, besides its own defaults."""
+    on_cpu = current_platform.is_cpu()
+    cache_gib = config.kv_cache_gib or (_CPU_KV_CACHE_GIB if on_cpu else None)
+    arguments = AsyncEngineArgs(
+        model=str(model),
+        served_model_name=model.name,
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        seed=seed,
+        enforce_eager=config.enforce_eager,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        kv_cache_memory_bytes=int(cache_gib * _GIB) if cache_gib else None,
+        tensor_parallel_size=config.tensor_parallel_size,
+        # The distribution that tokens are drawn from: after temperature, top-p and top-k.
+        logprobs_mode="processed_logprobs",
+        worker_extension_cls="services.rollout.weight_loader.WeightLoader",
+        disable_log_stats=True,
+    )
+    if on_cpu:
+        # The class and not "uni", which vLLM turns back into a busy-polling process per worker.
+        arguments.distributed_executor_backend = UniProcExecutor
+        arguments.block_size = 32  # the smallest: prompts share whole blocks only
+    return arguments
+
+
+class VllmEngine:
+    """An `Engine`. Make it inside a running event loop; that takes 10 s and more."""
+
+    def __init__(self, model: Path, config: RolloutConfig, seed: int) -> None:
+        self.llm = AsyncLLM.from_engine_args(engine_arguments(model, config, seed))
+        self._tokenizer = self.llm.get_tokenizer()
+        self.max_model_len = int(self.llm.model_config.max_model_len)
+        self.dtype = str(self.llm.model_config.dtype).removeprefix("torch.")
+
+    async def generate(self, prompt: Prompt) -> list[Completion]:
+        """See `Engine.generate`."""
+        request = self.llm.generate(
+            TokensPrompt(prompt_token_ids=list(prompt.token_ids)),
+            _sampling_parameters(prompt.sampling, prompt.n),
+            request_id=f"{prompt.id}-{uuid.uuid4().hex[:8]}",
+        )
+        try:
+            answers = [answer async for answer in request]
+        except VLLMClientError as error:
+            raise PromptRefused(str(error)) from error
+        except EngineDeadError as error:
+            raise EngineDead("the vLLM engine has died; its log says why") from error
+        outputs = sorted(answers[-1].outputs, key=lambda output: output.index)
+        return [self._completion(output) for output in outputs]
+
+    def _completion(self, output: CompletionOutput) -> Completion:
+        if output.finish_reason not in ("stop", "length"):
+            raise RuntimeError(f"vLLM ended a completion with {output.finish_reason!r}")
+        assert output.logprobs is not None and output.weight_versions is not None
+        tokens = list(output.token_ids)
+        logprobs = (at[token].logprob for at, token in zip(output.logprobs, tokens, strict=True))
+        return Completion(
+            token_ids=Int32Array(tokens),
+            logprobs=Float32Array(logprobs),
+            text=self._tokenizer.decode(tokens, skip_special_tokens=True),
+            finish_reason=output.finish_reason,
+            version_spans=[VersionSpan(int(s.version), s.end - s.start) for s in output.weight_versions],
+        )
+
+    async def replace_weights(self, new: Sequence[Path], version: int, old: Sequence[Path]) -> None:
+        """See `Engine.replace_weights`."""
+        try:
+            await self.llm.pause_generation(mode="keep", clear_cache=False)
+            failure = await self._load(new)
+            if failure is None:
+                await self.llm.update_weight_version(str(version))
+            elif await self._load(old):
+                raise ModelBroken(f"vLLM could load neither version {version} nor the old weights: {failure}")
+            # What is cached was computed from other weights. Requests in flight hold cache blocks, and a reset
+            # that leaves them alone silently does nothing, so they are preempted and computed again.
+            await self.llm.reset_prefix_cache(reset_running_requests=True)
+            await self.llm.resume_generation()
+        except EngineDeadError as error:
+            raise EngineDead("the vLLM engine died during a weight update; its log says why") from error
+        if failure is not None:
+            raise UpdateFailed(f"vLLM could not load version {version}, the old weights are back: {failure}")
+
+    async def _load(self, files: Sequence[Path]) -> Exception | None:
+        """Load a whole set of weights; what went wrong, or None."""
+        try:
+            await self.llm.collective_rpc("load_safetensors", args=([str(file) for file in files],))
+        except EngineDeadError:
+            raise
+        except Exception as error:  # whatever a model's own loader raises
+            return error
+        return None
+
+    @property
+    def dead(self) -> bool:
+        """See `Engine.dead`."""
+        return bool(self.llm.errored)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self.llm.shutdown(timeout=_SHUTDOWN_SECONDS)
+
+
+def _sampling_parameters(sampling: Sampling, n: int) -> SamplingParams:
+    return SamplingParams(
+        n=n,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        seed=sampling.seed,
+        logprobs=0,  # of the sampled token only
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )

@@ -1,0 +1,165 @@
+"""The stream worker: takes prompts, lets the engine complete them, hands groups on.
+
+An entry stays pending in Redis until its group is on the next stream, so a worker may die at any moment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import redis
+
+from services.rollout.engine import Engine, EngineDead, PromptRefused
+from services.rollout.weight_store import WeightStore
+from shared.codec import MalformedEntry, decode_prompt, encode
+from shared.experience import Completion, Group, Prompt
+from shared.reader import Reader
+from shared.stream import Entry, QueueLost, Streams
+from shared.workers import alive_ids
+
+ATTEMPTS = 3
+"""How often a prompt is tried when the engine raises."""
+
+_BLOCK_MS = 500
+_CLAIM_SECONDS = 2.0
+_OUTAGE_SECONDS = 1.0
+
+T = TypeVar("T")
+log = logging.getLogger("rollstream")
+
+
+class StreamWorker:
+    """Keeps up to `max_groups` prompts in flight."""
+
+    def __init__(
+        self, streams: Streams, worker_id: str, engine: Engine, weights: WeightStore, max_groups: int
+    ) -> None:
+        self.id = worker_id
+        self.groups_done = 0
+        self.tokens_generated = 0
+        self.dead_lettered = 0
+        self._streams = streams
+        self._reader = Reader(streams, "prompts", worker_id)
+        self._engine = engine
+        self._weights = weights
+        self._max_groups = max_groups
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def groups_in_flight(self) -> int:
+        return len(self._tasks)
+
+    async def run(self) -> None:
+        """Work until cancelled. What is unfinished then stays pending for another worker.
+
+        Raises:
+        EngineDead: nothing more can be generated here.
+        """
+        await self._weights.wait_for(0)
+        claimer = asyncio.create_task(self._claim())
+        try:
+            while True:
+                for entry in await self._read():
+                    self._tasks.add(asyncio.create_task(self._answer(entry)))
+                await self._reap()
+        finally:
+            claimer.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(claimer, *self._tasks, return_exceptions=True)
+
+    async def _read(self) -> list[Entry]:
+        free = self._max_groups - len(self._tasks)
+        try:
+            return await asyncio.to_thread(self._reader.read, free, _BLOCK_MS)
+        except QueueLost as error:
+            log.error("%s; waiting for the learner to issue its prompts again", error)
+        except redis.RedisError as error:
+            log.warning("Redis cannot be read, trying again: %s", error)
+            self._reader.sweep_now()
+            await asyncio.sleep(_OUTAGE_SECONDS)
+        return []
+
+    async def _reap(self) -> None:
+        """Collect finished tasks; wait for one if all places are taken."""
+        full = len(self._tasks) >= self._max_groups
+        if full:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in [task for task in self._tasks if task.done()]:
+            self._tasks.remove(task)
+            task.result()
+
+    async def _claim(self) -> None:
+        """Take over what dead workers have left, and look for it."""
+        while True:
+            try:
+                alive = await asyncio.to_thread(alive_ids, self._streams)
+                claimed = await asyncio.to_thread(
+                    self._streams.claim_from_the_dead, "prompts", self.id, alive | {self.id}
+                )
+                if claimed:
+                    log.info("took over %d prompts of dead workers", claimed)
+                    self._reader.sweep_now()
+            except redis.RedisError as error:
+                log.warning("Redis cannot be asked for dead workers, trying again: %s", error)
+            await asyncio.sleep(_CLAIM_SECONDS)
+
+    async def _answer(self, entry: Entry) -> None:
+        """Forward a prompt's group, or bury the entry with its cause."""
+        try:
+            prompt = decode_prompt(entry.payload)
+            await self._weights.wait_for(prompt.issued_version)
+            completions = await self._generate(prompt)
+        except (MalformedEntry, PromptRefused) as error:
+            await self._bury(entry, str(error), attempts=1)
+        except EngineDead:
+            raise
+        except Exception as error:  # whatever the engine raised, ATTEMPTS times
+            await self._bury(entry, f"{type(error).__name__}: {error}", ATTEMPTS)
+        else:
+            await self._forward(entry, prompt, completions)
+        self._reader.done(entry)
+
+    async def _generate(self, prompt: Prompt) -> list[Completion]:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await self._engine.generate(prompt)
+            except (PromptRefused, EngineDead):
+                raise
+            except Exception as error:
+                log.warning("prompt %s failed, attempt %d of %d: %r", prompt.id, attempt, ATTEMPTS, error)
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt returned or raised")
+
+    async def _forward(self, entry: Entry, prompt: Prompt, completions: list[Completion]) -> None:
+        last_version = max(span.version for completion in completions for span in completion.version_spans)
+        group = Group(
+            prompt=prompt,
+            completions=completions,
+            worker=self.id,
+            weights_digest=self._weights.digest(last_version),
+        )
+        fields, payload = group.fields(), encode(group)
+        delivered = await self._until_redis_answers(
+            lambda: self._streams.forward(entry, "prompts", "rollouts", fields, payload)
+        )
+        self.tokens_generated += group.tokens
+        self.groups_done += delivered
+
+    async def _bury(self, entry: Entry, cause: str, attempts: int) -> None:
+        log.error("prompt %s cannot be answered: %s", entry.id, cause)
+        await self._until_redis_answers(
+            lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts)
+        )
+        self.dead_lettered += 1
+
+    async def _until_redis_answers(self, step: Callable[[], T]) -> T:
+        """Repeat an idempotent step while Redis is away."""
+        while True:
+            try:
+                return await asyncio.to_thread(step)
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                log.warning("Redis does not answer, trying again: %s", error)
+                await asyncio.sleep(_OUTAGE_SECONDS)
