@@ -105,6 +105,10 @@ class Streams:
 
     # The learner's end.
 
+    def forget_run(self) -> None:
+        """Delete what an earlier run of this name left on the streams."""
+        self.client.delete(*(self.key(name) for name in (*STREAMS, "dead", "inflight")))
+
     def next_learner_epoch(self) -> int:
         """Fence every earlier learner of this run out and return this one's number."""
         return int(self.client.incr(self.key("learner_epoch")))

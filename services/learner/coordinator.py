@@ -1,0 +1,208 @@
+"""What only rank 0 does: talk to Redis and the rollout servers, write checkpoints, metrics and the report."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+from transformers import AutoConfig, PreTrainedTokenizerBase
+
+from services.learner import checkpoint
+from services.learner.config import LearnerSettings
+from services.learner.evaluate import Evaluator
+from services.learner.feed import Feed
+from services.learner.ppo import ActorCritic
+from services.learner.prompts import PromptSource, load_dataset
+from services.learner.report import Report
+from services.learner.weight_sync import WeightPublisher
+from shared.auth import token_from_environment
+from shared.experience import Group, Sampling
+from shared.stream import Streams, check_server, connect
+from shared.telemetry import JsonLines
+from shared.workers import Heartbeat
+
+log = logging.getLogger("rollstream.learner")
+
+
+class Coordinator:
+    """Rank 0's connections and files."""
+
+    def __init__(
+        self, settings: LearnerSettings, tokenizer: PreTrainedTokenizerBase, resume: Path | None
+    ) -> None:
+        config, run = settings.learner, settings.run
+        self._settings = settings
+        self._tokenizer = tokenizer
+        self.resumed_from = resume
+        model = AutoConfig.from_pretrained(settings.model.path, trust_remote_code=False)
+        training = load_dataset(config.prompts, tokenizer, config.max_prompt_tokens)
+        heldout = config.heldout and load_dataset(config.heldout, tokenizer, config.max_prompt_tokens)
+        log.info("%d prompts, %d left out as too long", len(training.rows), training.too_long)
+
+        token = token_from_environment()
+        client = connect(settings.redis.url)
+        check_server(client, settings.redis.url)
+        self.streams = Streams(client, run.name)
+        learner_epoch = self.streams.next_learner_epoch()
+        if not resume:
+            self.streams.forget_run()
+        self.streams.ensure_groups()
+        self.publisher = WeightPublisher(self.streams, token, learner_epoch)
+        sampling = Sampling(
+            temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_new_tokens
+        )
+        self.feed = Feed(
+            self.streams,
+            PromptSource(run.name, training.rows, run.seed, config.completions_per_prompt, sampling),
+            learner_epoch=learner_epoch,
+            vocabulary=model.get_text_config().vocab_size,
+            groups_per_step=config.groups_per_step,
+            max_staleness=config.max_staleness,
+            total_groups=config.steps * config.groups_per_step,
+            timeout=config.rollout_timeout,
+            while_waiting=self.publisher.tend,
+        )
+        self.step = 0
+        self.report = Report(run.path / "report.json", run.seed, training.too_long)
+        if resume:
+            state = checkpoint.load_loop_state(resume)
+            self.step = state["step"]
+            self.feed.restore(state["feed"])
+            self.report.restore(state["report"])
+            log.info("resumed from %s", resume)
+        self._evaluator = heldout and Evaluator(
+            run.name, self.feed, heldout.rows, config.max_new_tokens, config.success_reward
+        )
+        self._metrics = JsonLines(run.path / "metrics.jsonl")
+        self._board = SummaryWriter(str(run.path / "tensorboard"), purge_step=self.step)
+        self._started = time.monotonic()
+        self._heartbeat = Heartbeat(self.streams, "learner", "learner", self._facts)
+        self._heartbeat.start()
+
+    @classmethod
+    def open(cls, settings: LearnerSettings, tokenizer: PreTrainedTokenizerBase) -> "Coordinator":
+        """Raises:
+        ValueError: bad input, or a run of this name that has checkpoints and is not to be resumed.
+        """
+        newest = checkpoint.newest(settings.run.path / "checkpoints")
+        if settings.learner.resume and newest is None:
+            raise ValueError(f"nothing to resume: {settings.run.path} has no whole checkpoint")
+        if newest and not settings.learner.resume:
+            raise ValueError(
+                f"{newest} exists: go on from it with --resume, choose another run.name, "
+                f"or remove {settings.run.path}"
+            )
+        return cls(settings, tokenizer, newest)
+
+    def finish_step(
+        self, step: int, groups: Sequence[Group], metrics: dict[str, float], seconds: float
+    ) -> None:
+        """Return the credits of a published step, issue what they allow, and tell people about it."""
+        self.step = step
+        self.feed.consumed(groups)
+        self.feed.issue(step)
+        config = self._settings.learner
+        generated = sum(group.tokens for group in groups)
+        completions = sum(len(group.completions) for group in groups)
+        metrics |= {
+            "eps": completions / seconds,
+            "episode": step * config.groups_per_step * config.completions_per_prompt,
+            "lr": config.policy_lr,
+            "time/step": seconds,
+            "tokens/generated_per_second": generated / seconds,
+            "tokens/trained_per_second": metrics["tokens/trained"] / seconds,
+            "queue/in_flight": self.feed.in_flight,
+            "queue/issued": self.feed.counts["issued"],
+            "queue/trained": self.feed.counts["trained"],
+            "queue/dead": self.feed.counts["dead"],
+            "queue/duplicates": self.feed.counts["duplicates"],
+        }
+        self.report.add_step(metrics)
+        self._log("step", step, metrics)
+        if step == 1 or step % config.log_completions_every == 0:
+            self._write_completions(step, groups)
+
+    def evaluate(self, step: int) -> None:
+        """Held-out evaluation of the published policy; all rows before the first and after the last step."""
+        if not self._evaluator:
+            return
+        config = self._settings.learner
+        ends = step in (0, config.steps)
+        started = time.monotonic()
+        metrics, groups = self._evaluator.run(step, count=10**9 if ends else config.evaluate_prompts)
+        metrics["time/evaluate_heldout"] = time.monotonic() - started
+        self._log("eval", step, metrics)
+        if ends:
+            self.report.add_heldout("before" if step == 0 else "after", metrics)
+            self._write_completions(step, groups, name="heldout")
+
+    def checkpoint(
+        self,
+        step: int,
+        actor_critic: ActorCritic,
+        policy_state: dict[str, Tensor],
+        critic_state: dict[str, Tensor],
+        optimizers: Mapping[str, dict[str, Tensor]],
+    ) -> None:
+        """Write a durable checkpoint, then acknowledge the experience it holds."""
+        path = checkpoint.save(
+            self._settings.run.path / "checkpoints",
+            step,
+            policy=actor_critic.policy,
+            policy_state=policy_state,
+            critic=actor_critic.critic,
+            critic_state=critic_state,
+            optimizers=optimizers,
+            tokenizer=self._tokenizer,
+            loop_state={"step": step, "feed": self.feed.state(), "report": self.report.state()},
+            keep=self._settings.learner.keep_checkpoints,
+        )
+        self.feed.release()
+        self.streams.event("checkpoint", "learner", str(path))
+
+    def close(self) -> None:
+        """Write the report and leave."""
+        self.report.write(self.feed.counts, seconds=time.monotonic() - self._started)
+        self._metrics.close()
+        self._board.close()
+        self.publisher.close()
+        self._heartbeat.stop()
+
+    def _log(self, kind: str, step: int, metrics: dict[str, float]) -> None:
+        row = {"step": step, **{name: round(value, 6) for name, value in metrics.items()}}
+        self._metrics.write(row)
+        self.streams.event(kind, "learner", json.dumps(row))
+        for name, value in metrics.items():
+            self._board.add_scalar(name, value, step)
+
+    def _write_completions(self, step: int, groups: Sequence[Group], name: str = "step") -> None:
+        rows = JsonLines(self._settings.run.path / "completions" / f"{name}-{step:06d}.jsonl")
+        for group in groups:
+            for completion in group.completions:
+                rows.write(
+                    {
+                        "id": group.prompt.id,
+                        "mode": group.prompt.metadata.get("evaluation", "train"),
+                        "prompt": group.prompt.text,
+                        "completion": completion.text,
+                        "ground_truth": group.prompt.ground_truth,
+                        "reward": completion.reward,
+                        "components": completion.components,
+                        "finish_reason": completion.finish_reason,
+                    }
+                )
+        rows.close()
+
+    def _facts(self) -> dict[str, Any]:
+        config = self._settings.learner
+        return {
+            "version": self.step,
+            "steps": config.steps,
+            "in_flight": self.feed.in_flight,
+            "credits": (config.max_staleness + 1) * config.groups_per_step,
+            "state": "training",
+        }

@@ -1,0 +1,238 @@
+"""The learner's end of the streams: prompts go out within the credit limit, experiences come back in order.
+
+Groups are trained on in the order their prompts were issued. With the credit limit this bounds staleness
+exactly: the prompts of batch `b` are issued after version `b - max_staleness` was published, and batch `b` is
+trained at version `b`. It also makes a synchronous run independent of arrival order, and the ledger of what
+was trained a single number, the position of the first prompt that was not.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import redis
+
+from services.learner.prompts import PromptSource
+from shared.codec import MalformedEntry, decode_group, encode
+from shared.experience import Group, Prompt
+from shared.reader import Reader
+from shared.stream import Entry, QueueLost, Streams
+
+log = logging.getLogger("rollstream.feed")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    entry: Entry
+    group: Group
+
+
+class Feed:
+    """Rank 0's view of every group between issue and release."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        source: PromptSource,
+        *,
+        learner_epoch: int,
+        vocabulary: int,
+        groups_per_step: int,
+        max_staleness: int,
+        total_groups: int,
+        timeout: float,
+        while_waiting: Callable[[], None],
+    ) -> None:
+        self._streams = streams
+        self._source = source
+        self._learner_epoch = learner_epoch
+        self._vocabulary = vocabulary
+        self._groups_per_step = groups_per_step
+        self._credits = (max_staleness + 1) * groups_per_step
+        self._total_groups = total_groups
+        self._timeout = timeout
+        self._while_waiting = while_waiting
+        self._reader = Reader(streams, "experiences", "learner")
+        self._issued: dict[str, tuple[Prompt, int]] = {}  # id -> prompt and position, in order of issue
+        self._awaited: dict[str, Prompt] = {}  # evaluation prompts
+        self._arrived: dict[str, Arrival] = {}
+        self._consumed: list[Arrival] = []  # trained on, not yet released
+        self._dead: set[str] = set()
+        self._dead_cursor = "0"
+        self.counts: Counter[str] = Counter()
+        """`issued`, `trained`, `dead`: training groups of the run. `duplicates`: dropped since the start."""
+
+    @property
+    def in_flight(self) -> int:
+        """Training groups issued and not yet consumed, wherever they are."""
+        return len(self._issued)
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint must hold to go on from here."""
+        first_open = next((position for _, position in self._issued.values()), self._source.position)
+        return {"position": first_open, "trained": self.counts["trained"], "dead": self.counts["dead"]}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go on from a checkpoint: prompts after its position are issued again under the ids they had."""
+        self._source.position = state["position"]
+        self.counts.update(
+            trained=state["trained"], dead=state["dead"], issued=state["trained"] + state["dead"]
+        )
+
+    def issue(self, version: int) -> None:
+        """Issue prompts until the credits or the prompts that the run still needs are used up."""
+        self._notice_dead()
+        while (
+            len(self._issued) < self._credits
+            and self.counts["trained"] + len(self._issued) < self._total_groups
+        ):
+            position = self._source.position
+            prompt = self._source.take(version)
+            if prompt.id in self._dead:
+                continue
+            self._append(prompt)
+            self._issued[prompt.id] = (prompt, position)
+            self.counts["issued"] += 1
+
+    def take(self, version: int) -> list[Group]:
+        """The next batch, in order of issue; waits until all of it has arrived.
+
+        Raises:
+        ValueError: nothing arrived for the configured time; the message says where the groups are.
+        """
+        deadline = time.monotonic() + self._timeout
+        while True:
+            self.issue(version)  # replaces what died
+            batch = list(self._issued)[: self._groups_per_step]
+            if all(id in self._arrived for id in batch):
+                break
+            if self._receive():
+                deadline = time.monotonic() + self._timeout
+            self._check_progress(deadline)
+        arrivals = [self._arrived.pop(id) for id in batch]
+        self._consumed += arrivals
+        return [arrival.group for arrival in arrivals]
+
+    def consumed(self, groups: Sequence[Group]) -> None:
+        """The groups' effect is in the published policy: their credits may be used again."""
+        for group in groups:
+            del self._issued[group.prompt.id]
+        self.counts["trained"] += len(groups)
+
+    def release(self) -> None:
+        """Acknowledge everything consumed so far. Only after the checkpoint that holds its effect."""
+        self._release(self._consumed)
+        self._consumed = []
+
+    def evaluate(self, prompts: Sequence[Prompt]) -> list[Group]:
+        """Send prompts through the services and wait for their scored groups, which are never trained on.
+
+        Groups that were dead-lettered are missing from the result.
+        """
+        self._awaited = {prompt.id: prompt for prompt in prompts}
+        for prompt in prompts:
+            self._append(prompt)
+        done: list[Arrival] = []
+        deadline = time.monotonic() + self._timeout
+        while self._awaited:
+            if self._receive():
+                deadline = time.monotonic() + self._timeout
+            self._check_progress(deadline)
+            self._notice_dead()
+            ready = [self._arrived.pop(id) for id in list(self._awaited) if id in self._arrived]
+            for arrival in ready:
+                del self._awaited[arrival.group.prompt.id]
+            self._release(ready)
+            done += ready
+        return [arrival.group for arrival in done]
+
+    def _append(self, prompt: Prompt) -> None:
+        self._streams.append_prompt(prompt.fields(), encode(prompt), self._learner_epoch)
+
+    def _release(self, arrivals: Sequence[Arrival]) -> None:
+        entries = [arrival.entry for arrival in arrivals]
+        self._streams.release(entries, [entry.id for entry in entries], self._learner_epoch)
+        for entry in entries:
+            self._reader.done(entry)
+
+    def _receive(self) -> int:
+        """Read what has come and return how many groups were new. Waits a moment when there is nothing."""
+        self._while_waiting()
+        try:
+            entries = self._reader.read(count=64, block_ms=200)
+        except QueueLost as loss:
+            log.warning("%s; %d prompts are issued again", loss, len(self._issued) + len(self._awaited))
+            self._streams.event("lost", "learner", str(loss))
+            for prompt in [*(prompt for prompt, _ in self._issued.values()), *self._awaited.values()]:
+                if prompt.id not in self._arrived:
+                    self._append(prompt)
+            return 0
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            log.warning("Redis does not answer (%s); waiting for it", error)
+            self._reader.sweep_now()
+            time.sleep(1)
+            return 0
+        return sum(self._accept(entry) for entry in entries)
+
+    def _accept(self, entry: Entry) -> bool:
+        try:
+            group = decode_group(entry.payload)
+            self._check(group)
+        except MalformedEntry as error:
+            self._streams.dead_letter(entry, "experiences", "learner", str(error), attempts=1)
+            self._reader.done(entry)
+            return False
+        id = group.prompt.id
+        wanted = id in self._issued or id in self._awaited
+        already = id in self._arrived or any(id == arrival.group.prompt.id for arrival in self._consumed)
+        if not wanted or already:
+            # Trained before the last restart, or delivered twice: acknowledged without a second effect.
+            self.counts["duplicates"] += 1
+            self._streams.release([entry], [] if already else [id], self._learner_epoch)
+            self._reader.done(entry)
+            return False
+        self._arrived[id] = Arrival(entry, group)
+        return True
+
+    def _check(self, group: Group) -> None:
+        for number, completion in enumerate(group.completions):
+            if completion.reward is None:
+                raise MalformedEntry(f"completion {number} has no reward")
+            if max(completion.token_ids) >= self._vocabulary:
+                raise MalformedEntry(
+                    f"completion {number} has token id {max(completion.token_ids)}; "
+                    f"the policy's vocabulary has {self._vocabulary} entries"
+                )
+        if group.min_version < group.prompt.issued_version:
+            raise MalformedEntry(
+                f"sampled under version {group.min_version}, "
+                f"older than the prompt's {group.prompt.issued_version}"
+            )
+
+    def _notice_dead(self) -> None:
+        """Stop waiting for groups that were dead-lettered, and return their credits."""
+        for entry in self._streams.after("dead", self._dead_cursor):
+            self._dead_cursor = entry.entry_id
+            self._dead.add(entry.id)
+            if entry.id in self._issued:
+                del self._issued[entry.id]
+                self.counts["dead"] += 1
+            self._awaited.pop(entry.id, None)
+            self._streams.release([], [entry.id], self._learner_epoch)
+            log.warning("group %s was dead-lettered: %s", entry.id, entry.fields.get("cause"))
+
+    def _check_progress(self, deadline: float) -> None:
+        if time.monotonic() < deadline:
+            return
+        client, key = self._streams.client, self._streams.key
+        lengths = ", ".join(
+            f"{name} {client.xlen(key(name))}" for name in ("prompts", "rollouts", "experiences")
+        )
+        waiting_for = len(self._issued) + len(self._awaited)
+        raise ValueError(
+            f"no group arrived for {self._timeout:.0f} s while {waiting_for} are in flight "
+            f"(stream lengths: {lengths}). Is a rollout and a reward service running for run "
+            f"{self._streams.run!r}?"
+        )

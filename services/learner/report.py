@@ -1,0 +1,71 @@
+"""`report.json`: what a run reached, in one file."""
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Report:
+    """Collects a run's figures and writes them at its end. The launcher adds what only it knows."""
+
+    def __init__(self, path: Path, seed: int, prompts_too_long: int) -> None:
+        self._path = path
+        self._seed = seed
+        self._prompts_too_long = prompts_too_long
+        self._heldout: dict[str, dict[str, float]] = {"greedy": {}, "sampled": {}}
+        self._steps: list[dict[str, float]] = []
+
+    def add_step(self, metrics: Mapping[str, float]) -> None:
+        names = (
+            "logprob_gap/mean",
+            "logprob_gap/max",
+            "val/ratio_first",
+            "staleness/max",
+            "tokens/completion",
+            "tokens/trained",
+            "time/step",
+            "steps/skipped",
+        )
+        self._steps.append({name: metrics[name] for name in names})
+
+    def add_heldout(self, when: str, metrics: Mapping[str, float]) -> None:
+        for mode, accuracies in self._heldout.items():
+            if f"eval/heldout/{mode}/accuracy" in metrics:
+                accuracies[when] = round(metrics[f"eval/heldout/{mode}/accuracy"], 4)
+
+    def state(self) -> dict[str, Any]:
+        return {"heldout": self._heldout, "steps": self._steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._heldout, self._steps = dict(state["heldout"]), list(state["steps"])
+
+    def write(self, counts: Mapping[str, int], seconds: float) -> None:
+        def column(name: str) -> list[float]:
+            return [step[name] for step in self._steps]
+
+        report = {
+            "seed": self._seed,
+            "steps": len(self._steps),
+            "heldout": self._heldout,
+            "logprob_gap": {
+                "mean": statistics.fmean(column("logprob_gap/mean")),
+                "max": max(column("logprob_gap/max")),
+            },
+            "ratio_first": {"min": min(column("val/ratio_first")), "max": max(column("val/ratio_first"))},
+            "staleness_max": max(column("staleness/max")),
+            "steps_skipped": sum(column("steps/skipped")),
+            "groups_issued": counts["issued"],
+            "groups_trained": counts["trained"],
+            "groups_dead": counts["dead"],
+            "duplicates_dropped": counts["duplicates"],
+            "prompts_too_long": self._prompts_too_long,
+            "tokens_generated": int(sum(column("tokens/completion"))),
+            "tokens_trained": int(sum(column("tokens/trained"))),
+            "seconds": {
+                "train": round(seconds, 1),
+                "step_median": round(statistics.median(column("time/step")), 3),
+            },
+        }
+        self._path.write_text(json.dumps(report, indent=2) + "\n")

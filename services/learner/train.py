@@ -1,0 +1,139 @@
+"""The learner's outer loop: feed, PPO, publish, checkpoint, acknowledge, evaluate, log."""
+
+import logging
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from services.learner import checkpoint, distributed, models, ppo
+from services.learner.batch import collate
+from services.learner.config import LearnerSettings
+from services.learner.coordinator import Coordinator
+from services.learner.distributed import World
+from shared.codec import decode_group, encode
+from shared.experience import Group
+
+log = logging.getLogger("rollstream.train")
+
+
+def train(settings: LearnerSettings, world: World) -> None:
+    """Train for the configured number of steps. Runs on every rank; only rank 0 has a coordinator.
+
+    Raises:
+    ValueError: bad input (model, prompts, Redis, an existing run), with the remedy.
+    """
+    config = settings.learner
+    tokenizer = _load_tokenizer(settings.model.path)
+    coordinator = Coordinator.open(settings, tokenizer) if world.is_main else None
+    resumed = _agree_on_checkpoint(world, coordinator)
+    actor_critic = _load(settings, world, resumed)
+    algorithm = _algorithm(settings)
+    step = version = checkpoint.load_loop_state(resumed)["step"] if resumed else 0
+
+    _publish(actor_critic, coordinator, version)
+    if coordinator:
+        coordinator.evaluate(step)
+    while step < config.steps:
+        started = time.monotonic()
+        groups = _next_groups(world, coordinator, version)
+        waited = time.monotonic() - started
+        metrics = ppo.update(actor_critic, collate(groups), algorithm, version, seed=settings.run.seed + step)
+        step, version = step + 1, version + 1
+        metrics["time/wait"] = waited
+        published = time.monotonic()
+        _publish(actor_critic, coordinator, version)
+        metrics["time/publish"] = time.monotonic() - published
+        if coordinator:
+            coordinator.finish_step(step, groups, metrics, seconds=time.monotonic() - started)
+        if step % config.checkpoint_every == 0 or step == config.steps:
+            _checkpoint(actor_critic, coordinator, step)
+        if coordinator and (step % config.evaluate_every == 0 or step == config.steps):
+            coordinator.evaluate(step)
+    if coordinator:
+        coordinator.close()
+
+
+def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model.path {path} holds no usable model and tokenizer: {error}") from error
+    return tokenizer
+
+
+def _load(settings: LearnerSettings, world: World, resumed: Path | None) -> ppo.ActorCritic:
+    """Models, sharded, and optimizers; the reference is always the model that the run started from."""
+    config, path = settings.learner, settings.model.path
+    torch.manual_seed(settings.run.seed)
+    policy = models.load_policy(resumed / "policy" if resumed else path)
+    critic = models.load_critic(resumed / "critic") if resumed else models.new_critic(path)
+    reference = models.load_reference(path)
+    for module in (policy, critic, reference):
+        distributed.shard(module, world)
+    actor_critic = ppo.ActorCritic(
+        policy=policy,
+        reference=reference,
+        critic=critic,
+        policy_optimizer=ppo.build_optimizer(policy, config.policy_lr, config.weight_decay),
+        critic_optimizer=ppo.build_optimizer(critic, config.critic_lr, config.weight_decay),
+        world=world,
+    )
+    if resumed:
+        for name, model, optimizer in _optimizers(actor_critic):
+            state = checkpoint.load_optimizer_state(resumed, name)
+            distributed.load_full_optimizer_state(model, optimizer, state)
+    return actor_critic
+
+
+def _algorithm(settings: LearnerSettings) -> ppo.PPOSettings:
+    """The configured keys that bear the same name in the algorithm."""
+    config = settings.learner.model_dump()
+    return ppo.PPOSettings(**{field.name: config[field.name] for field in fields(ppo.PPOSettings)})
+
+
+def _next_groups(world: World, coordinator: Coordinator | None, version: int) -> list[Group]:
+    """The next batch on every rank: rank 0 takes it from the feed, the others get its bytes."""
+    if world.size == 1:
+        assert coordinator
+        return coordinator.feed.take(version)
+    groups = coordinator.feed.take(version) if coordinator else None
+    data = world.broadcast_bytes(msgspec.msgpack.encode([encode(g) for g in groups]) if groups else None)
+    return groups or [decode_group(payload) for payload in msgspec.msgpack.decode(data, type=list[bytes])]
+
+
+def _publish(actor_critic: ppo.ActorCritic, coordinator: Coordinator | None, version: int) -> None:
+    weights = distributed.full_state(actor_critic.policy)
+    if coordinator:
+        coordinator.publisher.publish(weights, version)
+
+
+def _checkpoint(actor_critic: ppo.ActorCritic, coordinator: Coordinator | None, step: int) -> None:
+    """Every rank gathers; rank 0 writes, and acknowledges what the checkpoint holds."""
+    policy_state = distributed.full_state(actor_critic.policy)
+    critic_state = distributed.full_state(actor_critic.critic)
+    optimizers = {
+        name: distributed.full_optimizer_state(model, optimizer)
+        for name, model, optimizer in _optimizers(actor_critic)
+    }
+    if coordinator:
+        coordinator.checkpoint(step, actor_critic, policy_state, critic_state, optimizers)
+
+
+def _optimizers(
+    actor_critic: ppo.ActorCritic,
+) -> list[tuple[str, torch.nn.Module, torch.optim.Optimizer]]:
+    return [
+        ("policy", actor_critic.policy, actor_critic.policy_optimizer),
+        ("critic", actor_critic.critic, actor_critic.critic_optimizer),
+    ]
+
+
+def _agree_on_checkpoint(world: World, coordinator: Coordinator | None) -> Path | None:
+    """The checkpoint that rank 0 resumes from, on every rank."""
+    found = str(coordinator.resumed_from or "").encode() if coordinator else None
+    path = world.broadcast_bytes(found).decode()
+    return Path(path) if path else None
