@@ -1,0 +1,24 @@
+# make demo    train the arithmetic model by PPO through all three services
+# make test    run the tests
+# make check   style and types
+# Further arguments for a target's command: make demo ARGS="--seed 1"
+
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: demo test check setup
+
+demo: setup
+	@$(BIN)/rollstream demo $(ARGS)
+
+test: setup
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy shared services examples tests
+
+setup:
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh

@@ -1,0 +1,80 @@
+#!/bin/sh
+# Creates .venv and installs Rollstream with all its services, for CPU, into it. Does nothing when that is done
+# already: .venv/setup-done holds the hash of what was installed and the seconds it took.
+set -eu
+cd "$(dirname "$0")/.."
+
+PYTHON="${PYTHON:-python3}"
+TORCH=2.13.0
+CPU_INDEX=https://download.pytorch.org/whl/cpu
+DONE=.venv/setup-done
+LOG=.venv/setup.log
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+# Runs a pip command with its output in the log, and says every 10 seconds what it is at.
+quietly() {
+    "$@" </dev/null >>"$LOG" 2>&1 &
+    child=$!
+    trap 'kill $child 2>/dev/null; wait $child; exit 130' INT TERM HUP
+    waited=0
+    while kill -0 $child 2>/dev/null; do
+        sleep 1
+        waited=$((waited + 1))
+        if [ $((waited % 10)) -eq 0 ]; then
+            printf '   %3d s: %s\n' "$waited" "$(tail -n 1 "$LOG" | cut -c 1-100)"
+        fi
+    done
+    trap - INT TERM HUP
+    if ! wait $child; then
+        tail -n 20 "$LOG" >&2
+        fail "set-up failed; the lines above are the end of $LOG"
+    fi
+}
+
+command -v "$PYTHON" >/dev/null || fail "$PYTHON was not found; install Python 3.11 or newer, or set PYTHON"
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$("$PYTHON" --version) is too old; Rollstream needs Python 3.11 or newer (make PYTHON=python3.12 ...)"
+
+wanted=$(cat pyproject.toml scripts/setup.sh | cksum | tr ' ' '-')
+if [ -f "$DONE" ] && [ "$(head -n 1 "$DONE")" = "$wanted" ]; then
+    exit 0
+fi
+
+case "$(uname -s) $(uname -m)" in
+    "Linux x86_64" | "Linux aarch64" | "Linux arm64") ;;
+    *) fail "the CPU build of vLLM has no packages for $(uname -s) on $(uname -m); use Linux on x86_64 or aarch64" ;;
+esac
+
+started=$(date +%s)
+echo "Setting up .venv (once; a few minutes)"
+if [ ! -x .venv/bin/python ]; then
+    "$PYTHON" -m venv .venv ||
+        fail "$PYTHON cannot make a virtual environment; on Debian and Ubuntu install python3-venv"
+fi
+: >"$LOG"
+PIP="env PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 .venv/bin/python -m pip"
+
+# PyPI's torch for Linux brings several GB of CUDA libraries, and vLLM for CPU wants the CPU build by name.
+# A pip that is configured for a CPU build (find-links, a mirror) is left to it.
+if $PIP index versions torch 2>>"$LOG" | grep -q "[ ,]$TORCH+cpu"; then
+    echo "1/3 torch $TORCH for CPU, from where pip is configured for it"
+    quietly $PIP install --no-compile "torch==$TORCH+cpu"
+else
+    echo "1/3 torch $TORCH for CPU, from $CPU_INDEX"
+    quietly $PIP install --no-compile "torch==$TORCH+cpu" --index-url "$CPU_INDEX"
+fi
+echo "2/3 vLLM for CPU, transformers, FastAPI and the others"
+quietly $PIP install --no-compile -e '.[rollout-cpu,reward,learner,console,dev]'
+
+# vLLM names these as requirements, needs none of them for text, and cannot be imported with builds of them
+# that were made for a CUDA torch.
+echo "3/3 removing torchvision, torchaudio and torchcodec, which break vLLM on CPU"
+quietly $PIP uninstall -y torchvision torchaudio torchcodec
+
+seconds=$(($(date +%s) - started))
+printf '%s\n%s\n' "$wanted" "$seconds" >"$DONE"
+echo "Set up in $seconds s"

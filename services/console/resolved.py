@@ -1,0 +1,62 @@
+"""The configuration of the whole run, as its services themselves read it.
+
+The console knows no other service's tables. It asks each one to validate its own with `--print-config`, so a
+mistake anywhere is told before anything starts.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.console.config import ConsoleConfig, ConsoleSettings
+from shared.config import RunConfig, load_settings
+
+SERVICES = ("rollout", "reward", "learner")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a config file and its overrides come to."""
+
+    run: RunConfig
+    redis_url: str
+    console: ConsoleConfig
+    tables: dict[str, dict[str, Any]]
+    """Every table with its defaults filled in, as JSON values."""
+    arguments: list[str]
+    """Command-line arguments that make a service read the same."""
+
+
+def resolve(config: Path, overrides: Sequence[str]) -> Resolved:
+    """Validate all tables, each by the service it belongs to.
+
+    Raises:
+    ValueError: what is wrong, one line per mistake.
+    """
+    settings = load_settings(ConsoleSettings, config, os.environ, overrides)
+    tables: dict[str, dict[str, Any]] = settings.model_dump(mode="json")
+    arguments = ["--config", str(config), *overrides]
+    asked = {
+        service: subprocess.Popen(
+            [sys.executable, "-m", f"services.{service}", *arguments, "--print-config"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for service in SERVICES
+    }
+    answers = {service: (process.communicate(), process.returncode) for service, process in asked.items()}
+    mistakes = [complaint for (_, complaint), status in answers.values() if status]
+    if mistakes:
+        lines = [line for complaint in mistakes for line in complaint.strip().splitlines()]
+        raise ValueError("\n".join(dict.fromkeys(line.removeprefix("error: ") for line in lines)))
+    for service in SERVICES:
+        (answer, _), _ = answers[service]
+        tables[service] = json.loads(answer)[service]
+    return Resolved(settings.run, settings.redis.url, settings.console, tables, arguments)
