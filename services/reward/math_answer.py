@@ -1,0 +1,91 @@
+"""Where the answer stands in a text: between tags, or after GSM8K's `####`. Pure, linear-time functions."""
+
+import re
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from shared.config import Table
+
+_MARKED_NUMBER = re.compile(r"#### (-?[0-9.,]+)")
+
+
+class Tag(Table):
+    text: str = Field(min_length=1)
+    num_occur: int = Field(default=1, ge=0)
+    """How often the response must hold the text: 0 where the prompt has it already."""
+
+
+class Tags(Table):
+    """The four texts that frame a well-formed response, in their order."""
+
+    think_start: Tag = Tag(text="<think>")
+    think_end: Tag = Tag(text="</think>")
+    answer_start: Tag = Tag(text="<answer>")
+    answer_end: Tag = Tag(text="</answer>")
+
+    @model_validator(mode="after")
+    def _answer_can_be_found(self) -> Self:
+        if not (self.answer_start.num_occur and self.answer_end.num_occur):
+            raise ValueError(
+                "num_occur of answer_start and answer_end must be 1 or more, or no answer is ever right"
+            )
+        return self
+
+
+def has_structure(response: str, tags: Tags) -> bool:
+    """Whether every tag occurs as often as it must, the first ones in order, and the last ends the text.
+
+    Source: ColossalChat, `coati/utils/reward_score/utils.py`, `validate_response_structure`.
+    """
+    in_order = (tags.think_start, tags.think_end, tags.answer_start, tags.answer_end)
+    if any(response.count(tag.text) != tag.num_occur for tag in in_order):
+        return False
+    positions = [response.find(tag.text) for tag in in_order]
+    return positions == sorted(positions) and response.endswith(tags.answer_end.text)
+
+
+def tagged_answer(response: str, tags: Tags) -> str | None:
+    """The text of the last pair of answer tags, stripped; None without a pair.
+
+    The same pairs as those of the regular expression `start(.*?)end`, which takes quadratic time on a text
+    of many starts and no end.
+    """
+    start, end = tags.answer_start.text, tags.answer_end.text
+    answer, position = None, 0
+    while (opened := response.find(start, position)) >= 0:
+        inside = opened + len(start)
+        closed = response.find(end, inside)
+        if closed < 0:
+            break
+        answer, position = response[inside:closed].strip(), closed + len(end)
+    return answer
+
+
+def marked_number(response: str) -> str | None:
+    """The number after the last `#### ` that has one, without its thousands commas; None without any.
+
+    Source: the convention of the GSM8K data set, read as verl's strict method reads it.
+    """
+    numbers = _MARKED_NUMBER.findall(response)
+    return numbers[-1].replace(",", "") if numbers else None
+
+
+def final_answer(ground_truth: str) -> str:
+    """What a ground truth asks for: of a whole GSM8K solution the number after `####`, else all of it."""
+    _, marker, number = ground_truth.rpartition("####")
+    return number.strip().replace(",", "") if marker else ground_truth
+
+
+def is_integer(answer: str) -> bool:
+    """Whether Python's `int` reads it: also `+18`, `1_000` and digits of other scripts."""
+    try:
+        int(answer)
+    except ValueError:
+        return False
+    return True
+
+
+def same_text(left: str, right: str) -> bool:
+    """Equality of texts but for spaces and case; numbers are not evaluated."""
+    return left.strip().replace(" ", "").lower() == right.strip().replace(" ", "").lower()

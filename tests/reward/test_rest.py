@@ -1,0 +1,169 @@
+"""The REST door, over a real socket to a real process."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.stream import Streams, connect
+from tests.conftest import RedisServer
+from tests.reward.conftest import Launcher
+from tests.reward.groups import RIGHT, UNFINISHED, WRONG
+
+TOKEN = "a-token-for-this-test-only"
+LIMITS = (
+    "--reward.max_items",
+    "50",
+    "--reward.max_response_characters",
+    "1000",
+    "--reward.max_body_bytes",
+    "20000",
+)
+
+
+@pytest.fixture(scope="module")
+def client(launch: Launcher, redis_server: RedisServer) -> Iterator[httpx.Client]:
+    service = launch("rest", *LIMITS, environment={"ROLLSTREAM_REWARD_TOKEN": TOKEN})
+    with connect(redis_server.url) as connection:
+        url = str(service.facts(Streams(connection, "rest"))["url"])
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=10) as client:
+        yield client
+    assert service.stop() == 0
+    assert "Traceback" not in service.stderr()
+
+
+def score(client: httpx.Client, items: list[dict[str, Any]], **more: Any) -> httpx.Response:
+    return client.post("/v1/score", json={"items": items, **more})
+
+
+def test_items_are_scored_in_order_and_one_bad_item_spoils_no_other(client: httpx.Client) -> None:
+    answer = score(
+        client,
+        [
+            {"id": "a", "prompt": "?", "response": RIGHT, "ground_truth": "18", "metadata": {"x": [1]}},
+            {"response": RIGHT},
+            {"id": "c", "response": "x" * 1001, "ground_truth": "18"},
+            {"id": "a", "response": WRONG, "ground_truth": "#### 18"},
+            {"response": UNFINISHED, "ground_truth": "18"},
+        ],
+    )
+    assert answer.status_code == 200
+    results = answer.json()["results"]
+    assert [(r["id"], r["reward"], r["status"]) for r in results] == [
+        ("a", 10.0, "ok"),
+        ("1", None, "invalid"),
+        ("c", None, "invalid"),
+        ("a", 1.0, "ok"),
+        ("4", 0.0, "ok"),
+    ]
+    assert results[0]["components"] == {"gsm8k_reward_fn": 10.0}
+    assert results[0]["error"] is None
+    assert "ground_truth" in results[1]["error"]
+
+
+def test_no_items_give_no_results(client: httpx.Client) -> None:
+    assert score(client, []).json() == {"results": []}
+
+
+def test_a_request_may_choose_its_scorers(client: httpx.Client) -> None:
+    items = [{"response": "#### 1,000", "ground_truth": "1000"}]
+    answer = score(client, items, scorers=["gsm8k_strict_reward_fn", "gsm8k_reward_fn"])
+    (result,) = answer.json()["results"]
+    assert result["reward"] == 1.0
+    assert result["components"] == {"gsm8k_strict_reward_fn": 1.0, "gsm8k_reward_fn": 0.0}
+
+
+def test_an_unknown_scorer_is_refused_with_a_suggestion(client: httpx.Client) -> None:
+    answer = score(client, [], scorers=["gsm8k_reward"])
+    assert answer.status_code == 422
+    (problem,) = answer.json()["detail"]
+    assert problem["field"] == "scorers"
+    assert "Did you mean 'gsm8k_reward_fn'" in problem["message"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "message"),
+    [
+        ({}, "response", "Field required"),
+        ({"response": 5}, "response", "valid string"),
+        ({"response": None}, "response", "valid string"),
+        ({"response": "r", "ground_truth": 18}, "ground_truth", "valid string"),
+        ({"response": "r", "metadata": []}, "metadata", "object"),
+        ({"response": "r", "answer": "18"}, "answer", "not permitted"),
+    ],
+)
+def test_a_malformed_item_is_named_with_its_field(
+    client: httpx.Client, bad: dict[str, Any], field: str, message: str
+) -> None:
+    answer = score(client, [{"response": RIGHT}, bad])
+    assert answer.status_code == 422
+    (problem,) = answer.json()["detail"]
+    assert (problem["item"], problem["field"]) == (1, field)
+    assert message in problem["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"items": 3}',
+        b'{"items": [], "more": 1}',
+        b'{"items": [{"response": "\\ud800"}]}',
+        b'{"items": [{"response": "\xff"}]}',
+        b'{"items": ' + b"[" * 5000,
+    ],
+)
+def test_a_body_that_is_no_request_is_refused(client: httpx.Client, body: bytes) -> None:
+    answer = client.post("/v1/score", content=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"][0]["message"]
+
+
+def test_many_problems_are_not_all_listed(client: httpx.Client) -> None:
+    assert len(score(client, [{}] * 50).json()["detail"]) == 20
+
+
+def test_unicode_comes_through(client: httpx.Client) -> None:
+    items = [
+        {"id": "é\u2028🙂", "response": "<think>思考 🙂</think><answer>18</answer>", "ground_truth": "18"}
+    ]
+    (result,) = score(client, items).json()["results"]
+    assert (result["id"], result["reward"]) == ("é\u2028🙂", 10.0)
+
+
+def test_too_much_at_once_is_refused_with_413(client: httpx.Client) -> None:
+    many = score(client, [{"response": "r"}] * 51)
+    assert (many.status_code, many.json()["detail"]) == (413, "51 items; at most max_items = 50 at a time")
+    long = score(client, [{"response": "r" * 20000}])
+    assert long.status_code == 413
+    assert "max_body_bytes" in long.json()["detail"]
+
+
+def test_the_token_is_asked_for_on_v1_and_nowhere_else(client: httpx.Client) -> None:
+    for header in ("", "Bearer wrong", TOKEN, f"Basic {TOKEN}"):
+        answers = [
+            client.get("/v1/scorers", headers={"Authorization": header}),
+            client.post("/v1/score", json={"items": []}, headers={"Authorization": header}),
+        ]
+        assert [answer.status_code for answer in answers] == [401, 401]
+    for path in ("/health", "/ready"):
+        assert client.get(path, headers={"Authorization": ""}).status_code == 200
+
+
+def test_scorers_are_listed_with_weights_and_meaning(client: httpx.Client) -> None:
+    answer = client.get("/v1/scorers").json()
+    assert answer["configured"] == {"gsm8k_reward_fn": 1.0}
+    assert answer["available"]["gsm8k_strict_reward_fn"].startswith("1 if the number after")
+
+
+def test_a_thousand_small_requests_take_seconds(client: httpx.Client) -> None:
+    items = [{"response": RIGHT, "ground_truth": "18"}] * 8
+    start = time.monotonic()
+    for _ in range(1000):
+        assert score(client, items).status_code == 200
+    assert time.monotonic() - start < 20

@@ -1,0 +1,91 @@
+"""The scoring core: weights, components, and a status wherever there is no number."""
+
+import math
+import time
+
+import pytest
+
+from services.reward.math_answer import Tags
+from services.reward.rules import RULES
+from services.reward.scorer import Scorer
+from shared.scoring import ScoreItem
+from tests.reward.groups import RIGHT, UNFINISHED, WRONG
+
+
+def make_scorer(weights: dict[str, float], limit: int = 65536) -> Scorer:
+    return Scorer(weights, Tags(), limit)
+
+
+def item(response: str, ground_truth: str | None = "18") -> ScoreItem:
+    return ScoreItem(response=response, ground_truth=ground_truth)
+
+
+def test_results_come_in_order_with_ids_or_positions() -> None:
+    items = [item(RIGHT), ScoreItem(id="b", response=WRONG, ground_truth="18"), item(UNFINISHED)]
+    results = make_scorer({"gsm8k_reward_fn": 1.0}).score(items)
+    assert [(r.id, r.reward, r.status) for r in results] == [
+        ("0", 10.0, "ok"),
+        ("b", 1.0, "ok"),
+        ("2", 0.0, "ok"),
+    ]
+
+
+def test_the_reward_is_the_weighted_sum_and_components_stay_unweighted() -> None:
+    scorer = make_scorer({"gsm8k_reward_fn": 0.5, "gsm8k_strict_reward_fn": 0.0})
+    (result,) = scorer.score([item(RIGHT)])
+    assert result.reward == 5.0
+    assert result.components == {"gsm8k_reward_fn": 10.0, "gsm8k_strict_reward_fn": 0.0}
+
+
+def test_scorers_named_in_the_request_replace_the_configured_ones() -> None:
+    scorer = make_scorer({"gsm8k_reward_fn": 0.5})
+    (result,) = scorer.score([item("#### 18")], ["gsm8k_strict_reward_fn"])
+    assert (result.reward, result.components) == (1.0, {"gsm8k_strict_reward_fn": 1.0})
+    with pytest.raises(ValueError, match="unknown scorer 'nope'"):
+        scorer.score([item(RIGHT)], ["nope"])
+    with pytest.raises(ValueError, match="empty"):
+        scorer.score([item(RIGHT)], [])
+
+
+def test_a_scorer_that_raises_spoils_only_its_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "inverse", lambda response, ground_truth, tags: 1 / int(response))
+    results = make_scorer({"inverse": 1.0}).score([item("2"), item("0"), item("4")])
+    assert [(r.reward, r.status) for r in results] == [(0.5, "ok"), (None, "error"), (0.25, "ok")]
+    assert results[1].error == "inverse raised ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_an_error_not_a_reward(
+    monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    monkeypatch.setitem(RULES, "odd", lambda response, ground_truth, tags: value)
+    (result,) = make_scorer({"odd": 1.0, "gsm8k_reward_fn": 1.0}).score([item(RIGHT)])
+    assert (result.reward, result.status, result.error) == (None, "error", f"odd gave {value}")
+    assert result.components == {"gsm8k_reward_fn": 10.0}, "what was scored is still told"
+
+
+def test_a_sum_that_overflows_is_an_error() -> None:
+    (result,) = make_scorer({"gsm8k_reward_fn": 1e308}).score([item(RIGHT)])
+    assert (result.reward, result.status) == (None, "error")
+
+
+def test_an_item_that_can_never_be_scored_is_invalid() -> None:
+    scorer = make_scorer({"gsm8k_reward_fn": 1.0}, limit=100)
+    missing, long, fine = scorer.score([item(RIGHT, None), item("x" * 101), item("x" * 100)])
+    assert (missing.reward, missing.status) == (None, "invalid")
+    assert missing.error == "gsm8k_reward_fn needs a ground_truth, and the item has none"
+    assert (long.reward, long.status) == (None, "invalid")
+    assert "101 characters" in str(long.error)
+    assert (fine.reward, fine.status) == (0.0, "ok")
+
+
+@pytest.mark.parametrize(
+    "piece", ["<answer>", "</answer>", "<think>", "#### ", "#### 1,", "9", "<answer>1</answer>"]
+)
+def test_the_longest_response_of_any_kind_is_scored_at_once(piece: str) -> None:
+    response = (piece * 65536)[:65536]
+    scorer = make_scorer({"gsm8k_reward_fn": 1.0, "gsm8k_strict_reward_fn": 1.0})
+    start = time.perf_counter()
+    (result,) = scorer.score([item(response)])
+    assert result.status == "ok"
+    assert time.perf_counter() - start < 1.0, "a quadratic search takes minutes"

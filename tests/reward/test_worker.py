@@ -1,0 +1,205 @@
+"""The stream door against a real Redis, with the worker in a thread of the test."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.reward.math_answer import Tags
+from services.reward.rules import RULES
+from services.reward.scorer import Scorer
+from services.reward.worker import Worker
+from shared.codec import decode_group, encode
+from shared.experience import Group
+from shared.stream import Streams, connect
+from shared.workers import list_workers
+from tests.conftest import RedisServer
+from tests.reward.conftest import wait_for
+from tests.reward.groups import RIGHT, UNFINISHED, WRONG, add, deliver, make_group
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts workers and stops them all, none of which may have failed."""
+    running: list[tuple[Worker, threading.Thread]] = []
+
+    def start_worker(streams: Streams, scorer: str = "gsm8k_reward_fn", max_attempts: int = 3) -> Worker:
+        worker = Worker(streams, Scorer({scorer: 1.0}, Tags(), 1000), max_attempts, retry_seconds=0.01)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        running.append((worker, thread))
+        return worker
+
+    yield start_worker
+    for worker, _ in running:
+        worker.stop()
+    for worker, thread in running:
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+        assert not worker.failed
+
+
+def length(streams: Streams, name: str) -> int:
+    return int(streams.client.xlen(streams.key(name)))
+
+
+def experiences(streams: Streams) -> list[Group]:
+    return [decode_group(entry.payload) for entry in streams.tail("experiences", 10_000)]
+
+
+def test_a_group_goes_on_with_rewards_components_and_all_it_came_with(streams: Streams, start: Start) -> None:
+    group = make_group("g1", [RIGHT, WRONG, UNFINISHED])
+    deliver(streams, group)
+    start(streams)
+    wait_for(lambda: length(streams, "experiences"), "the experience")
+    (entry,) = streams.tail("experiences", 10)
+    assert entry.fields["reward_mean"] == "3.6667"
+    assert entry.fields["scorers"] == "gsm8k_reward_fn"
+    assert entry.fields["status"] == "ok"
+    scored = decode_group(entry.payload)
+    assert [c.reward for c in scored.completions] == [10.0, 1.0, 0.0]
+    assert [c.components for c in scored.completions] == [{"gsm8k_reward_fn": v} for v in (10.0, 1.0, 0.0)]
+    for completion in scored.completions:
+        completion.reward, completion.components = None, {}
+    assert encode(scored) == encode(group)
+    assert length(streams, "rollouts") == 0
+    assert streams.client.xpending(streams.key("rollouts"), "reward")["pending"] == 0
+
+
+def test_a_scorer_that_recovers_is_asked_again(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def flaky(response: str, ground_truth: str | None, tags: Tags) -> float:
+        tries.append(response)
+        if len(tries) < 3:
+            raise ConnectionError("judge is away")
+        return 0.5
+
+    monkeypatch.setitem(RULES, "flaky", flaky)
+    deliver(streams, make_group("g1", ["x"]))
+    start(streams, "flaky", max_attempts=3)
+    wait_for(lambda: length(streams, "experiences"), "the experience")
+    assert experiences(streams)[0].completions[0].reward == 0.5
+    assert len(tries) == 3
+    assert length(streams, "dead") == 0
+
+
+def test_a_group_that_cannot_be_scored_is_buried_whole_with_its_cause_and_never_a_zero(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def inverse(response: str, ground_truth: str | None, tags: Tags) -> float:
+        tries.append(response)
+        return 1 / int(response)
+
+    monkeypatch.setitem(RULES, "inverse", inverse)
+    bad, good = make_group("bad", ["1", "0", "2"]), make_group("good", ["1", "2"])
+    deliver(streams, bad, good)
+    start(streams, "inverse", max_attempts=2)
+    wait_for(lambda: length(streams, "dead") and length(streams, "experiences"), "both groups")
+    (entry,) = streams.tail("dead", 10)
+    assert (entry.id, entry.fields["stage"], entry.fields["attempts"]) == ("bad", "reward", "2")
+    assert entry.fields["cause"] == (
+        "1 of 3 completions not scored; 1: inverse raised ZeroDivisionError: division by zero"
+    )
+    assert entry.payload == encode(bad)
+    assert tries.count("0") == 2
+    assert [group.prompt.id for group in experiences(streams)] == ["good"]
+    assert length(streams, "rollouts") == 0
+
+
+def test_an_invalid_group_is_buried_without_a_second_try(streams: Streams, start: Start) -> None:
+    deliver(streams, make_group("g1", [RIGHT], ground_truth=None))
+    start(streams, max_attempts=100)
+    wait_for(lambda: length(streams, "dead"), "the dead letter")
+    (entry,) = streams.tail("dead", 10)
+    assert entry.fields["attempts"] == "1"
+    assert "needs a ground_truth" in entry.fields["cause"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x80\x04poison", encode(make_group("g", [RIGHT]))[:-9]])
+def test_a_payload_that_is_no_group_is_buried_at_once_and_work_goes_on(
+    streams: Streams, start: Start, payload: bytes
+) -> None:
+    add(streams, "poison", payload)
+    deliver(streams, make_group("g1", [RIGHT]))
+    worker = start(streams)
+    wait_for(lambda: length(streams, "experiences"), "the good group")
+    (entry,) = streams.tail("dead", 10)
+    assert (entry.id, entry.payload, entry.fields["attempts"]) == ("poison", payload, "1")
+    assert entry.fields["cause"]
+    assert worker.outage is None
+
+
+def test_two_replicas_share_the_work_and_each_group_comes_out_once(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_thread: dict[int, int] = {}
+
+    def counting(response: str, ground_truth: str | None, tags: Tags) -> float:
+        by_thread[threading.get_ident()] = by_thread.get(threading.get_ident(), 0) + 1
+        return float(len(response))
+
+    monkeypatch.setitem(RULES, "counting", counting)
+    workers = [start(streams, "counting"), start(streams, "counting")]
+    wait_for(lambda: len(list_workers(streams, "reward")) == 2, "both replicas")
+    names = [f"g{number}" for number in range(1000)]
+    deliver(streams, *(make_group(name, ["a", "bb"]) for name in names))
+    wait_for(lambda: length(streams, "experiences") >= 1000, "all experiences")
+    assert sorted(group.prompt.id for group in experiences(streams)) == sorted(names)
+    assert length(streams, "rollouts") == length(streams, "dead") == 0
+    assert len(by_thread) == 2, "both worked"
+    assert sum(by_thread.values()) == 2000
+    assert all(worker.outage is None for worker in workers)
+
+
+def test_a_worker_that_stops_signs_off(streams: Streams, start: Start) -> None:
+    worker = start(streams)
+    wait_for(lambda: list_workers(streams, "reward"), "the heartbeat")
+    worker.stop()
+    wait_for(lambda: not list_workers(streams, "reward"), "the heartbeat's end", seconds=5)
+    assert [e.fields["kind"] for e in streams.tail("events", 10)] == ["join", "leave"]
+    assert worker.outage == "stopped"
+
+
+def test_an_outage_of_redis_is_waited_out_and_told_once(
+    tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = RedisServer(tmp_path)
+    try:
+        with connect(server.url) as client:
+            streams = Streams(client, "outage")
+            streams.ensure_groups()
+            deliver(streams, make_group("before", [RIGHT]))
+            worker = start(streams)
+            wait_for(lambda: length(streams, "experiences") == 1, "the first experience")
+            server.kill()
+            wait_for(lambda: worker.outage, "the outage being noticed")
+            server.start()
+            wait_for(lambda: worker.outage is None, "the worker's return")
+            deliver(streams, make_group("after", [WRONG]))
+            wait_for(lambda: length(streams, "experiences") == 2, "the second experience")
+            assert [group.completions[0].reward for group in experiences(streams)] == [10.0, 1.0]
+            warnings = [r.message for r in caplog.records if r.levelname == "WARNING"]
+            assert len(warnings) == 1, warnings
+            assert "Redis cannot be used" in warnings[0]
+            worker.stop()
+            wait_for(lambda: worker.outage == "stopped" and not list_workers(streams), "the worker's end")
+    finally:
+        server.kill()
+
+
+def test_a_redis_that_forgot_everything_is_worked_with_anew(streams: Streams, start: Start) -> None:
+    start(streams)
+    deliver(streams, make_group("g1", [RIGHT]))
+    wait_for(lambda: length(streams, "experiences") == 1, "the first experience")
+    streams.client.delete(streams.key("rollouts"), streams.key("experiences"))
+    deliver(streams, make_group("g2", [RIGHT]))
+    wait_for(lambda: length(streams, "experiences") == 1, "the second experience")
+    assert experiences(streams)[0].prompt.id == "g2"
