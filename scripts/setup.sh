@@ -1,6 +1,7 @@
 #!/bin/sh
 # Creates .venv and installs Rollstream with all its services, for CPU, into it. Does nothing when that is done
-# already: .venv/setup-done holds the hash of what was installed and the seconds it took.
+# already: .venv/setup-done holds the hash of what was installed. .venv/setup-seconds tells the next demo's report
+# how long it took.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -40,7 +41,7 @@ command -v "$PYTHON" >/dev/null || fail "$PYTHON was not found; install Python 3
     fail "$("$PYTHON" --version) is too old; Rollstream needs Python 3.11 or newer (make PYTHON=python3.12 ...)"
 
 wanted=$(cat pyproject.toml scripts/setup.sh | cksum | tr ' ' '-')
-if [ -f "$DONE" ] && [ "$(head -n 1 "$DONE")" = "$wanted" ]; then
+if [ -f "$DONE" ] && [ "$(cat "$DONE")" = "$wanted" ]; then
     exit 0
 fi
 
@@ -76,5 +77,6 @@ echo "3/3 removing torchvision, torchaudio and torchcodec, which break vLLM on C
 quietly $PIP uninstall -y torchvision torchaudio torchcodec
 
 seconds=$(($(date +%s) - started))
-printf '%s\n%s\n' "$wanted" "$seconds" >"$DONE"
+echo "$seconds" >.venv/setup-seconds
+echo "$wanted" >"$DONE"
 echo "Set up in $seconds s"

@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import redis
@@ -85,3 +86,8 @@ def answers(client: "redis.Redis") -> bool:
         return bool(client.ping())
     except redis.RedisError:
         return False
+
+
+def server_version(client: "redis.Redis") -> str:
+    info: Any = client.info("server")
+    return str(info["redis_version"])

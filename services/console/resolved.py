@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from services.console.config import ConsoleConfig, ConsoleSettings
 from shared.config import RunConfig, load_settings
@@ -30,6 +31,14 @@ class Resolved:
     """Every table with its defaults filled in, as JSON values."""
     arguments: list[str]
     """Command-line arguments that make a service read the same."""
+
+    def public_tables(self) -> dict[str, dict[str, Any]]:
+        """The tables without the password that the Redis URL may hold."""
+        parts = urlsplit(self.redis_url)
+        if parts.password is None:
+            return self.tables
+        where = parts.netloc.rpartition("@")[2]
+        return self.tables | {"redis": {"url": parts._replace(netloc=f":***@{where}").geturl()}}
 
 
 def resolve(config: Path, overrides: Sequence[str]) -> Resolved:

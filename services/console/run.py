@@ -1,25 +1,118 @@
-"""One training run on this machine, from the first process to the last."""
+"""One training run on this machine, from the first process to the report."""
 
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import redis
+from rich.console import Console
+
+from services.console import redis_process, report
 from services.console.launcher import Interrupted, Launcher
+from services.console.progress import Progress
 from services.console.resolved import Resolved
 from services.console.screen import Screen
 from services.console.stack import Stack, StackError
+from services.console.view import event_line, run_panel
+
+VIEW_SECONDS = 1.0
 
 
-def train(resolved: Resolved) -> int:
-    """Start the stack, watch it until the learner ends, stop it. The learner's exit status, or our own.
+class Watcher:
+    """Turns what happens in a run into lines and views on the screen."""
+
+    def __init__(self, stack: Stack, resolved: Resolved, screen: Screen) -> None:
+        self._progress = Progress(stack.streams, with_past=False)
+        self._run = resolved.run.name
+        self._total_steps = resolved.tables["learner"]["steps"]
+        self._screen = screen
+        self._started = time.monotonic()
+        self._next_look = 0.0
+        self._unreachable = False
+
+    def look(self) -> None:
+        """Tell what is new, at most once a second."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + VIEW_SECONDS
+        self.tell()
+
+    def tell(self) -> None:
+        try:
+            events = self._progress.refresh()
+        except redis.RedisError as error:
+            if not self._unreachable:
+                self._screen.say("console", f"Redis does not answer: {error}", "yellow")
+            self._unreachable = True
+            return
+        self._unreachable = False
+        for event in events:
+            line = event_line(event, self._screen.live)
+            if line:
+                self._screen.say(event.fields["service"], line)
+        elapsed = time.monotonic() - self._started
+        self._screen.show(run_panel(self._progress, self._run, self._total_steps, elapsed))
+
+
+def train(resolved: Resolved, launcher: Launcher, screen: Screen, seconds: Mapping[str, float]) -> int:
+    """Start the stack and watch it until the learner ends; after a success complete its report.
+
+    Args:
+        seconds: what earlier stages took, for the report.
+
+    Returns the learner's exit status.
 
     Raises:
     ValueError: a port is in use, or Redis is not fit.
+    StackError: a service cannot be started or kept alive.
+    Interrupted: a signal asked to stop.
     """
-    with Screen() as screen, Launcher(resolved.console.stop_timeout) as launcher:
+    started = time.monotonic()
+    stack = Stack(resolved, launcher, screen)
+    stack.start()
+    ready = time.monotonic()
+    watcher = Watcher(stack, resolved, screen)
+    status = stack.run(watcher.look)
+    watcher.tell()
+    if status == 0:
+        seconds = {**seconds, "startup": ready - started}
+        total = sum(seconds.values()) + time.monotonic() - ready
+        report.complete(
+            resolved.run.path, {**seconds, "total": total}, redis_process.server_version(stack.client)
+        )
+    return status
+
+
+def session(stop_timeout: float, work: Callable[[Launcher, Screen], int]) -> int:
+    """Do `work` with child processes and a screen; failures are told and become an exit status."""
+    with Screen() as screen, Launcher(stop_timeout) as launcher:
         try:
-            stack = Stack(resolved, launcher, screen)
-            stack.start()
-            return stack.run(lambda: None)
+            return work(launcher, screen)
         except StackError as error:
             screen.fail(str(error))
-            return 1
+            return error.exit_status
         except Interrupted as interruption:
             screen.say("console", f"{interruption}; stopping the services")
             return interruption.exit_status
+
+
+def conclude(run: Path) -> None:
+    """Print what a finished run reached and where its files are."""
+    console = Console(highlight=False)
+    facts = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    samples = report.samples_table(run, facts["steps"])
+    for table in (samples, report.before_after_table(facts)):
+        if table:
+            console.print(table)
+    checkpoints = sorted((run / "checkpoints").glob("step-*/policy"))
+    took = ", ".join(f"{name} {value:g} s" for name, value in facts["seconds"].items())
+    console.print(f"{facts['steps']} steps; {took}")
+    for label, path in (
+        ("report", run / "report.json"),
+        ("plot", report.plot(run)),
+        ("model", checkpoints[-1]),
+    ):
+        console.print(f"{label:<7}{path}", soft_wrap=True)
+    console.print(f"serve it with: vllm serve {checkpoints[-1]}", soft_wrap=True)

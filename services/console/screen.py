@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console, RenderableType
@@ -19,6 +19,13 @@ _LEVEL_STYLES: Mapping[str, str] = {"WARNING": "yellow", "ERROR": "bold red", "C
 def is_terminal(console: Console) -> bool:
     """Whether a view that redraws itself makes sense: a person's terminal, not a file or a CI job."""
     return console.is_terminal and not os.environ.get("CI")
+
+
+def print_views(views: Sequence[RenderableType]) -> None:
+    """Print tables and texts one below the other."""
+    console = Console(highlight=False)
+    for view in views:
+        console.print(view)
 
 
 class Screen:

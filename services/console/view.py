@@ -1,0 +1,106 @@
+"""The live view of a run, and the same as plain lines."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from rich.console import Group as Lines
+from rich.panel import Panel
+from rich.table import Table
+
+from services.console.progress import Progress
+from services.console.queues import queue_table
+from shared.stream import Entry
+
+BARS = "▁▂▃▄▅▆▇█"
+POINTS = 40
+
+
+def run_panel(progress: Progress, run: str, total_steps: int, seconds: float) -> Panel:
+    """Everything at a glance: training, rates, workers, queues."""
+    step = progress.newest_step
+    done = int(step.get("step", 0))
+    title = f"{run}   step {done}/{total_steps}   {seconds // 60:.0f}:{seconds % 60:02.0f}"
+    lines = [_training(progress), worker_table(progress), queue_table(progress.queues)]
+    return Panel(Lines(*(part for line in lines for part in (line, ""))), title=title, title_align="left")
+
+
+def status_views(progress: Progress) -> list[Table | str]:
+    """Workers and rates of a run, for one look at it."""
+    if not progress.workers:
+        return ["no service of this run is alive", _training(progress)]
+    return [worker_table(progress), "", _training(progress)]
+
+
+def worker_table(progress: Progress) -> Table:
+    table = Table("worker", "version", "state", "work", box=None, pad_edge=False)
+    for worker in progress.workers:
+        version, state = worker.get("version"), worker.get("state", "")
+        table.add_row(worker["id"], "-" if version is None else str(version), state, _work(worker))
+    return table
+
+
+def event_line(event: Entry, live: bool) -> str | None:
+    """An event in words; None for one that a service's own log line or the live view shows already."""
+    kind, text = event.fields["kind"], event.fields["text"]
+    if kind == "step":
+        return None if live else _step_line(json.loads(text))
+    if kind == "eval":
+        return _evaluation_line(json.loads(text))
+    return f"checkpoint {text}" if kind == "checkpoint" else None
+
+
+def _training(progress: Progress) -> Table:
+    step, evaluation = progress.newest_step, progress.newest_evaluation
+    table = Table.grid(padding=(0, 2))
+    rewards = [row["reward/mean"] for _, row in sorted(progress.steps.items())]
+    table.add_row("reward", _number(step, "reward/mean"), sparkline(rewards))
+    for mode in ("greedy", "sampled"):
+        name = f"eval/heldout/{mode}/accuracy"
+        rows = [row[name] for _, row in sorted(progress.evaluations.items()) if name in row]
+        table.add_row(f"{mode} accuracy", _number(evaluation, name), sparkline(rows))
+    table.add_row("KL to reference", _number(step, "objective/kl"), "per completion")
+    table.add_row(
+        "tokens/s",
+        f"{progress.generated_per_second:,.0f}",
+        f"generated, {progress.trained_per_second:,.0f} trained",
+    )
+    mean, highest = _number(step, "staleness/mean"), _number(step, "staleness/max")
+    table.add_row("staleness", mean, f"mean, {highest} at most")
+    return table
+
+
+def _work(worker: Mapping[str, object]) -> str:
+    names = ("groups_in_flight", "tokens_generated", "groups_scored", "in_flight", "credits")
+    return ", ".join(f"{worker[name]} {name.replace('_', ' ')}" for name in names if name in worker)
+
+
+def _step_line(metrics: Mapping[str, float]) -> str:
+    return (
+        f"step {metrics['step']:.0f}  reward {metrics['reward/mean']:.3f}  kl {metrics['objective/kl']:.4f}  "
+        f"staleness {metrics['staleness/mean']:.2f}  {metrics['time/step']:.2f} s  "
+        f"{metrics['tokens/generated_per_second']:,.0f} tokens/s generated, "
+        f"{metrics['tokens/trained_per_second']:,.0f} trained"
+    )
+
+
+def _evaluation_line(metrics: Mapping[str, float]) -> str:
+    accuracies = [
+        f"{mode} {metrics[f'eval/heldout/{mode}/accuracy']:.3f}"
+        for mode in ("greedy", "sampled")
+        if f"eval/heldout/{mode}/accuracy" in metrics
+    ]
+    return f"held-out accuracy after step {metrics['step']:.0f}: {', '.join(accuracies)}"
+
+
+def sparkline(values: Iterable[float]) -> str:
+    """The last values as a row of bars, the lowest and the highest of them at the ends of the scale."""
+    shown = list(values)[-POINTS:]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in shown)
+
+
+def _number(metrics: Mapping[str, float], name: str) -> str:
+    return f"{metrics[name]:.3f}" if name in metrics else "-"
