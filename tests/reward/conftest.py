@@ -12,6 +12,7 @@ import pytest
 
 from shared.stream import Streams
 from shared.workers import list_workers
+from tests.conftest import RedisServer
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
@@ -81,7 +82,7 @@ class Launcher:
 
 
 @pytest.fixture(scope="session")
-def launch(redis_server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:  # type: ignore[no-untyped-def]
+def launch(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     launcher = Launcher(tmp_path_factory.mktemp("reward"), redis_server.url)
     yield launcher
     launcher.end()

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -40,7 +41,7 @@ def test_it_serves_both_doors_and_leaves_in_order(launch: Launcher, streams: Str
     assert "Traceback" not in service.stderr()
 
 
-def test_readiness_tells_of_an_outage(launch: Launcher, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_readiness_tells_of_an_outage(launch: Launcher, tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     try:
         with connect(server.url) as connection:
@@ -117,7 +118,7 @@ def test_a_port_in_use_is_named(launch: Launcher) -> None:
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in service.stderr()
 
 
-def test_a_redis_that_may_evict_is_refused(launch: Launcher, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_redis_that_may_evict_is_refused(launch: Launcher, tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     try:
         with connect(server.url) as client:

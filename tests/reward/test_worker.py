@@ -195,6 +195,14 @@ def test_an_outage_of_redis_is_waited_out_and_told_once(
         server.kill()
 
 
+def test_a_stream_that_is_missing_at_the_start_is_created(streams: Streams, start: Start) -> None:
+    streams.client.delete(streams.key("rollouts"))
+    worker = start(streams)
+    wait_for(lambda: worker.outage is None and length(streams, "rollouts") == 0, "the worker's start")
+    deliver(streams, make_group("g1", [RIGHT]))
+    wait_for(lambda: length(streams, "experiences"), "the experience")
+
+
 def test_a_redis_that_forgot_everything_is_worked_with_anew(streams: Streams, start: Start) -> None:
     start(streams)
     deliver(streams, make_group("g1", [RIGHT]))
