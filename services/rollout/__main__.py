@@ -3,14 +3,22 @@
 import asyncio
 import errno
 import os
+import signal
 import socket
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from services.rollout.config import RolloutConfig, RolloutSettings
+from services.rollout.engine import EngineDead
+from services.rollout.weight_files import ModelShape
 from shared.auth import token_from_environment
 from shared.config import fail, parse_command_line
 from shared.stream import Streams, check_server, connect
 from shared.telemetry import set_up_logging
+
+if TYPE_CHECKING:
+    from services.rollout.service import RolloutService
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -22,25 +30,42 @@ def main(argv: Sequence[str] | None = None) -> None:
         client = connect(settings.redis.url)
         check_server(client, settings.redis.url)
         listener = _listen(settings.rollout)
-        from services.rollout.weight_files import ModelShape
-
         model = ModelShape(settings.model.path)
     except ValueError as error:
         fail(str(error))
+    url = settings.rollout.url or "http://{}:{}".format(*listener.getsockname()[:2])
     streams = Streams(client, settings.run.name)
     streams.ensure_groups()
-    url = settings.rollout.url or "http://{}:{}".format(*listener.getsockname()[:2])
-    from services.rollout.service import serve  # imports torch and vLLM
+    client.close()  # the engine's process must not inherit the connection; it reopens by itself
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    service = _start(settings, model, streams, url, token)
+    try:
+        asyncio.run(service.run(listener))
+    except EngineDead as error:
+        fail(str(error))
+    finally:
+        service.close()
+    # Taking torch and vLLM apart, object by object, takes seconds and saves nothing.
+    sys.stderr.flush()
+    os._exit(0)
 
-    asyncio.run(serve(settings, model, listener, url, streams, token))
+
+def _start(
+    settings: RolloutSettings, model: ModelShape, streams: Streams, url: str, token: str
+) -> "RolloutService":
+    from services.rollout.service import RolloutService  # imports torch and vLLM, for seconds
+
+    try:
+        return RolloutService(settings, model, streams, url, token)
+    except Exception as error:  # whatever vLLM raises for a model or setting that it cannot serve
+        fail(f"the engine does not start with {settings.model.path}: {error}")
 
 
 def _set_environment(config: RolloutConfig) -> None:
     """What torch and vLLM read when they are imported, here and in the engine's process."""
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
-    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # threads are running here, so no fork
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
 def _listen(config: RolloutConfig) -> socket.socket:

@@ -8,7 +8,7 @@ from shared.auth import is_authorised
 async def require_token(request: Request) -> None:
     """401 unless the request carries the run's bearer token."""
     if not is_authorised(request.headers.get("authorization"), request.app.state.token):
-        raise HTTPException(401, "the run's bearer token is required: Authorization: Bearer $ROLLSTREAM_TOKEN")
+        raise HTTPException(401, "the bearer token of the run is required (ROLLSTREAM_TOKEN)")
 
 
 async def require_version(request: Request) -> None:

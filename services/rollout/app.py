@@ -27,8 +27,9 @@ def make_app(token: str, weights: WeightStore, facts: Callable[[], dict[str, Any
     @app.get("/ready")
     async def ready() -> JSONResponse:
         """200 once the learner has confirmed a version, so that prompts are answered."""
-        version = weights.version
-        return JSONResponse({"version": version, "state": weights.status.state}, 503 if version is None else 200)
+        status = weights.status
+        code = 503 if status.version is None else 200
+        return JSONResponse({"version": status.version, "state": status.state}, code)
 
     @app.get("/v1/status", dependencies=[Depends(require_token)])
     async def status(_: Request) -> dict[str, Any]:

@@ -5,10 +5,10 @@ import contextlib
 import logging
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
+import redis
 import uvicorn
 
 from services.rollout.app import make_app
@@ -22,7 +22,7 @@ from services.rollout.worker import StreamWorker
 from shared.stream import Streams
 from shared.workers import Heartbeat, worker_id
 
-_GRACE_SECONDS = 2
+_GRACE_SECONDS = 1
 log = logging.getLogger("rollstream")
 
 
@@ -34,64 +34,95 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(
-    settings: RolloutSettings, model: ModelShape, listener: socket.socket, url: str, streams: Streams, token: str
-) -> None:
-    """Run until SIGTERM or SIGINT.
+class RolloutService:
+    """Everything of the process; `run` lives in an event loop, the rest is made before there is one."""
 
-    Raises:
-    EngineDead: the engine stopped for good.
-    """
-    config, started = settings.rollout, time.monotonic()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    folder = WeightFolder(config.weights_dir)
-    log.info("loading %s", settings.model.path)
-    engine = VllmEngine(settings.model.path, config, settings.run.seed)
-    weights = WeightStore(engine, model, folder)
-    worker = StreamWorker(streams, worker_id("rollout"), engine, weights, config.max_concurrent_groups)
+    def __init__(
+        self, settings: RolloutSettings, model: ModelShape, streams: Streams, url: str, token: str
+    ) -> None:
+        config = settings.rollout
+        self.id = worker_id("rollout")
+        self.url = url
+        self._streams = streams
+        self._engine = VllmEngine(settings.model.path, config, settings.run.seed)
+        self._folder = WeightFolder(config.weights_dir)
+        self._weights = WeightStore(self._engine, model, self._folder)
+        self._worker = StreamWorker(
+            streams, self.id, self._engine, self._weights, config.max_concurrent_groups
+        )
+        self._heartbeat = Heartbeat(streams, "rollout", self.id, self.facts)
+        self._app = make_app(token, self._weights, lambda: {"id": self.id, **self.facts()})
 
-    def facts() -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """What the heartbeat and `/v1/status` tell."""
-        status = weights.status
+        status = self._weights.status
         return {
-            "url": url,
+            "url": self.url,
+            "state": "dead" if self._engine.dead else status.state,
             "version": status.version,
             "digest": status.digest,
-            "state": "dead" if engine.dead else status.state,
             "learner_epoch": status.learner_epoch,
-            "groups_in_flight": worker.groups_in_flight,
-            "groups_done": worker.groups_done,
-            "tokens_generated": worker.tokens_generated,
-            "dead_lettered": worker.dead_lettered,
-            "dtype": engine.dtype,
-            "max_model_len": engine.max_model_len,
+            "groups_in_flight": self._worker.groups_in_flight,
+            "groups_done": self._worker.groups_done,
+            "tokens_generated": self._worker.tokens_generated,
+            "dead_lettered": self._worker.dead_lettered,
+            "dtype": self._engine.dtype,
+            "max_model_len": self._engine.max_model_len,
         }
 
-    app = make_app(token, weights, lambda: {"id": worker.id, "service": "rollout", **facts()})
-    await add_openai_routes(app, engine)
-    server = _Server(
-        uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=_GRACE_SECONDS)
-    )
-    heartbeat = Heartbeat(streams, "rollout", worker.id, facts)
-    http = asyncio.create_task(server.serve(sockets=[listener]))
-    while not (server.started or http.done()):
-        await asyncio.sleep(0.01)
-    heartbeat.start()
-    log.info("serving at %s after %.1f s, waiting for weights", url, time.monotonic() - started)
-    work = asyncio.create_task(worker.run())
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({http, work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (http, work):
-            if task.done():
-                task.result()
-    finally:
-        log.info("stopping")
-        server.should_exit = True
-        work.cancel()
-        await asyncio.gather(work, http, return_exceptions=True)
-        heartbeat.stop()
-        engine.close()
-        folder.close()
+    async def run(self, listener: socket.socket) -> None:
+        """Serve until SIGTERM or SIGINT; then stop reading, leave what is unfinished to others, and go.
+
+        Raises:
+        EngineDead: the engine stopped for good.
+        """
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await add_openai_routes(self._app, self._engine)
+        server = _Server(
+            uvicorn.Config(
+                self._app, log_level="warning", lifespan="off", timeout_graceful_shutdown=_GRACE_SECONDS
+            )
+        )
+        http = asyncio.create_task(server.serve(sockets=[listener]))
+        while not (server.started or http.done()):
+            await asyncio.sleep(0.01)
+        self._heartbeat.start()
+        log.info("serving at %s, waiting for weights", self.url)
+        work = asyncio.create_task(self._worker.run())
+        announce = asyncio.create_task(self._announce_versions())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({http, work, announce, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (http, work, announce):
+                if task.done():
+                    task.result()
+        finally:
+            log.info("stopping")
+            server.should_exit = True
+            for task in (work, announce, stopping):
+                task.cancel()
+            await asyncio.gather(work, announce, stopping, return_exceptions=True)
+            with contextlib.suppress(redis.RedisError):  # the heartbeat's key expires by itself
+                await asyncio.to_thread(self._heartbeat.stop)
+            await asyncio.gather(http, return_exceptions=True)
+
+    async def _announce_versions(self) -> None:
+        """Tell the learner and people at once which version is served."""
+        version = -1
+        while True:
+            version = await self._weights.wait_for_other_than(version)
+            log.info("serving version %d", version)
+            try:
+                await asyncio.to_thread(self._heartbeat.beat)
+                await asyncio.to_thread(
+                    self._streams.event, "version", "rollout", f"{self.id} serves version {version}"
+                )
+            except redis.RedisError as error:
+                log.warning("Redis was not told of version %d: %s", version, error)
+
+    def close(self) -> None:
+        """End the engine's process and free the shared memory."""
+        self._engine.close()
+        self._folder.close()

@@ -1,5 +1,6 @@
 """vLLM behind the `Engine` protocol: one `AsyncLLM`, on CPU or GPU."""
 
+import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
-from vllm.inputs import TokensPrompt
+from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
@@ -21,11 +22,11 @@ from shared.experience import Completion, Float32Array, Int32Array, Prompt, Samp
 
 _GIB = 1 << 30
 _CPU_KV_CACHE_GIB = 1.0
-_SHUTDOWN_SECONDS = 2.0
+_SHUTDOWN_SECONDS = 1.0
 
 
 def engine_arguments(model: Path, config: RolloutConfig, seed: int) -> AsyncEngineArgs:
-    """What vLLM is started with, besides its own defaults."""
+    """What vLLM is started with, where that is not its own default."""
     on_cpu = current_platform.is_cpu()
     cache_gib = config.kv_cache_gib or (_CPU_KV_CACHE_GIB if on_cpu else None)
     arguments = AsyncEngineArgs(
@@ -34,14 +35,14 @@ def engine_arguments(model: Path, config: RolloutConfig, seed: int) -> AsyncEngi
         dtype=config.dtype,
         max_model_len=config.max_model_len,
         seed=seed,
-        enforce_eager=config.enforce_eager,
+        enforce_eager=on_cpu if config.enforce_eager is None else config.enforce_eager,
         gpu_memory_utilization=config.gpu_memory_utilization,
         kv_cache_memory_bytes=int(cache_gib * _GIB) if cache_gib else None,
         tensor_parallel_size=config.tensor_parallel_size,
         # The distribution that tokens are drawn from: after temperature, top-p and top-k.
         logprobs_mode="processed_logprobs",
         worker_extension_cls="services.rollout.weight_loader.WeightLoader",
-        disable_log_stats=True,
+        use_tqdm_on_load=False,
     )
     if on_cpu:
         # The class and not "uni", which vLLM turns back into a busy-polling process per worker.
@@ -51,10 +52,17 @@ def engine_arguments(model: Path, config: RolloutConfig, seed: int) -> AsyncEngi
 
 
 class VllmEngine:
-    """An `Engine`. Make it inside a running event loop; that takes 10 s and more."""
+    """An `Engine`, and the process that it runs in. Make it before there is an event loop or a thread: the
+    process is forked on CPU."""
 
     def __init__(self, model: Path, config: RolloutConfig, seed: int) -> None:
-        self.llm = AsyncLLM.from_engine_args(engine_arguments(model, config, seed))
+        vllm_config = engine_arguments(model, config, seed).create_engine_config()
+        if current_platform.is_cpu():
+            # vLLM asks for a spawned process, which imports everything a second time: 10 s instead of 3.
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+            if vllm_config.model_config.enforce_eager:
+                os.environ["TORCHDYNAMO_DISABLE"] = "1"  # vLLM's sampler would compile all the same
+        self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         self._tokenizer = self.llm.get_tokenizer()
         self.max_model_len = int(self.llm.model_config.max_model_len)
         self.dtype = str(self.llm.model_config.dtype).removeprefix("torch.")
@@ -62,7 +70,7 @@ class VllmEngine:
     async def generate(self, prompt: Prompt) -> list[Completion]:
         """See `Engine.generate`."""
         request = self.llm.generate(
-            TokensPrompt(prompt_token_ids=list(prompt.token_ids)),
+            tokens_input(list(prompt.token_ids)),
             _sampling_parameters(prompt.sampling, prompt.n),
             request_id=f"{prompt.id}-{uuid.uuid4().hex[:8]}",
         )
@@ -98,8 +106,8 @@ class VllmEngine:
                 await self.llm.update_weight_version(str(version))
             elif await self._load(old):
                 raise ModelBroken(f"vLLM could load neither version {version} nor the old weights: {failure}")
-            # What is cached was computed from other weights. Requests in flight hold cache blocks, and a reset
-            # that leaves them alone silently does nothing, so they are preempted and computed again.
+            # What is cached was computed from other weights. Requests in flight hold cache blocks, and a
+            # reset that leaves them alone silently does nothing: they are preempted and computed again.
             await self.llm.reset_prefix_cache(reset_running_requests=True)
             await self.llm.resume_generation()
         except EngineDeadError as error:

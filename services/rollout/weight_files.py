@@ -76,9 +76,9 @@ class ModelShape:
             raise BadUpdate(f"a full update must bring the model's own tensors: {_list('missing', missing)}"
                             f"{_list('unknown', unknown)}")  # fmt: skip
         for name, shape in shapes.items():
-            expected = self._shapes.get(name, shape)
-            if shape != expected:
-                raise BadUpdate(f"tensor {name!r} has the shape {list(shape)}, the model's is {list(expected)}")
+            own = self._shapes.get(name, shape)
+            if shape != own:
+                raise BadUpdate(f"tensor {name!r} has the shape {list(shape)}, the model's has {list(own)}")
 
 
 def part_limits(manifest: WeightManifest) -> list[int]:
@@ -96,7 +96,8 @@ def check_part(path: Path, manifest: WeightManifest, part: int) -> None:
     found: Mapping[str, tuple[str, tuple[int, ...]]] = read_headers([path])
     promised = {t.name: (t.dtype, tuple(t.shape)) for t in manifest.tensors if t.part == part}
     if found != promised:
-        names = sorted(name for name in found.keys() | promised.keys() if found.get(name) != promised.get(name))
+        either = found.keys() | promised.keys()
+        names = sorted(name for name in either if found.get(name) != promised.get(name))
         raise BadUpdate(f"part {part} does not hold what its manifest says: {_list('differing', names)}")
 
 

@@ -1,4 +1,4 @@
-"""`/v1/weights`: the learner opens an update, streams its parts, commits it. Contract: `shared/weights.py`."""
+"""`/v1/weights`: the learner opens an update, streams its parts, commits it (see `shared/weights.py`)."""
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from pydantic import ValidationError

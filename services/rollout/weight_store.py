@@ -103,6 +103,13 @@ class WeightStore:
         async with self._changed:
             await self._changed.wait_for(lambda: self.version is not None and self.version >= version)
 
+    async def wait_for_other_than(self, version: int) -> int:
+        """The version served, once it is another."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.version not in (None, version))
+        assert self.version is not None
+        return self.version
+
     async def open(self, manifest: WeightManifest) -> None:
         """Begin an update; an unfinished one is abandoned.
 

@@ -48,7 +48,7 @@ class StreamWorker:
 
     @property
     def groups_in_flight(self) -> int:
-        return len(self._tasks)
+        return sum(not task.done() for task in self._tasks)
 
     async def run(self) -> None:
         """Work until cancelled. What is unfinished then stays pending for another worker.
