@@ -111,23 +111,23 @@ class WeightPublisher:
         base = f"{worker['url']}/v1/weights/{update.manifest.version}"
         manifest = update.manifest
         try:
-            status = WeightStatus.model_validate(self._call("GET", f"{worker['url']}/v1/weights"))
+            status = WeightStatus.model_validate_json(self._call("GET", f"{worker['url']}/v1/weights"))
             if (status.version, status.digest) == (manifest.version, manifest.digest):
                 return  # its last heartbeat was older than its last update
             self._call("POST", base, json=manifest.model_dump())
             for number, data in enumerate(update.parts):
                 self._call("PUT", f"{base}/parts/{number}", content=data)
-            status = WeightStatus.model_validate(self._call("POST", f"{base}/commit"))
+            status = WeightStatus.model_validate_json(self._call("POST", f"{base}/commit"))
         except (httpx.HTTPError, ValueError) as error:
             raise PushFailed(f"{type(error).__name__}: {error}") from error
         if (status.version, status.digest) != (manifest.version, manifest.digest):
             raise PushFailed(f"it reports version {status.version} after a push of {manifest.version}")
 
-    def _call(self, method: str, url: str, **arguments: Any) -> Any:
+    def _call(self, method: str, url: str, **arguments: Any) -> bytes:
         response = self._http.request(method, url, **arguments)
         if response.status_code >= 300:
             raise PushFailed(f"{method} {url} answered {response.status_code}: {response.text[:300]}")
-        return response.json()
+        return response.content
 
 
 def _dtype(tensor: Tensor) -> Any:
