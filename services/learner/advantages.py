@@ -9,9 +9,9 @@ def generalized_advantages(
 ) -> Tensor:
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16), zero outside the mask.
 
-    `delta_t = r_t + gamma V_{t+1} - V_t` and `A_t = delta_t + gamma lambda A_{t+1}`. The value beyond the last
-    true position is 0: a completion cut by its length limit ends there like one that stopped by itself.
-    The target of the value function is `advantages + values`.
+    `delta_t = r_t + gamma V_{t+1} - V_t` and `A_t = delta_t + gamma lambda A_{t+1}`. The value beyond the
+    last true position is 0: a completion cut by its length limit ends there like one that stopped by
+    itself. The target of the value function is `advantages + values`.
 
     Args:
         rewards: reward received for each token. [B, T]

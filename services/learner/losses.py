@@ -49,7 +49,8 @@ def policy_loss(
         old_logprobs: the same under the policy at the start of the update. [B, T]
         advantages: [B, T]
         mask: true on the tokens of the completion. [B, T]
-        weights: factor on each token's loss: importance weights, or `1 / length` for a mean per sequence. [B, T]
+        weights: factor on each token's loss: importance weights, or `1 / length` for a mean over each
+            sequence. [B, T]
     """
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
     ratio = log_ratio.exp()

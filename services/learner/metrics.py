@@ -88,7 +88,10 @@ def batch_metrics(
     settings: "PPOSettings",
     policy_version: int,
 ) -> dict[str, float]:
-    """What the batch was like before the update. `objective/…` are means over completions of sums over tokens."""
+    """What the batch was like before the update.
+
+    `objective/kl` and the like are means over completions of sums over tokens.
+    """
     mask = batch.completion_mask
     completions = max(len(batch), 1)
     kl = float(torch.where(mask, targets.kl, 0.0).sum()) / completions

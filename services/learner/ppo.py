@@ -185,7 +185,9 @@ def train_minibatch(
     targets: Targets,
     settings: PPOSettings,
 ) -> StepSums:
-    """One optimizer step of policy and critic on these rows; skipped, and counted, if a gradient is not finite.
+    """One optimizer step of policy and critic on these rows.
+
+    The step is skipped, and counted, if a gradient is not finite.
 
     Every loss is a sum over this rank's tokens divided by the tokens of the whole minibatch.
     """
