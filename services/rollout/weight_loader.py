@@ -1,6 +1,12 @@
 """Loads weights inside vLLM's worker processes. vLLM mixes `WeightLoader` into its worker class, by name
-(`worker_extension_cls`), so that it works in a plain checkout without an installed plug-in."""
+(`worker_extension_cls`), so that it works in a plain checkout without an installed plug-in.
 
+Importing this module in a child process also ties that process to its parent's life.
+"""
+
+import multiprocessing
+import os
+import threading
 from contextlib import ExitStack
 from typing import Any
 
@@ -8,6 +14,21 @@ from safetensors import safe_open
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+
+def _die_with_parent() -> None:
+    """vLLM's engine process outlives a service that was killed, with the model in its memory."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def wait_and_die() -> None:
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=wait_and_die, name="die-with-parent", daemon=True).start()
+
+
+_die_with_parent()
 
 
 class WeightLoader:
