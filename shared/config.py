@@ -44,7 +44,7 @@ class ModelConfig(Table):
 
 
 class RedisConfig(Table):
-    url: str = "redis://127.0.0.1:6379/0"
+    url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(redis|rediss|unix)://\S+$")
     """`redis://[:password@]host:port/db`, or `rediss://` for TLS."""
 
 

@@ -70,7 +70,7 @@ def check_server(client: "redis.Redis", url: str) -> None:
         policy = client.info("memory").get("maxmemory_policy", "noeviction")
     except redis.RedisError as error:
         raise ValueError(
-            f"Redis at {where} cannot be used: {error}. Start it, or set [redis] url / ROLLSTREAM_REDIS__URL."
+            f"Redis at {where} cannot be used ({error}); start it, or set [redis] url / ROLLSTREAM_REDIS__URL."
         ) from error
     if policy != "noeviction":
         raise ValueError(
@@ -177,7 +177,12 @@ class Streams:
         Returns the number of entries taken over.
         """
         claimed = 0
-        consumers: Any = self.client.xinfo_consumers(self.key(source), GROUPS[source])
+        try:
+            consumers: Any = self.client.xinfo_consumers(self.key(source), GROUPS[source])
+        except redis.ResponseError as error:
+            if "NOGROUP" in str(error) or "no such key" in str(error):
+                return 0  # nothing to claim; the next read makes the stream anew and says so
+            raise
         for facts in consumers:
             name = facts["name"].decode()
             if name == consumer or name in alive:

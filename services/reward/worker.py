@@ -105,13 +105,7 @@ class Worker:
         return due + [Attempt(entry) for entry in self._insist(lambda: self._read(block_ms))]
 
     def _claim(self) -> None:
-        try:
-            claimed = self._streams.claim_from_the_dead("rollouts", self.id, alive_ids(self._streams))
-        except redis.ResponseError as error:
-            if "no such key" in str(error) or "NOGROUP" in str(error):
-                return  # the next read finds the stream gone, says so and creates it
-            raise
-        if claimed:
+        if self._streams.claim_from_the_dead("rollouts", self.id, alive_ids(self._streams)):
             self._reader.sweep_now()
 
     def _read(self, block_ms: int) -> list[Entry]:

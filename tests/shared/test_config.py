@@ -1,0 +1,94 @@
+"""One file, environment and command line over it, and clear words for every mistake."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from shared.config import Settings, Table, load_settings
+
+
+class LearnerTable(Table):
+    kl_coef: float = Field(default=0.05, ge=0)
+    steps: int = 10
+    prompts: Path = Path("p.jsonl")
+
+
+class LearnerTables(Settings):
+    learner: LearnerTable = LearnerTable()
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+MODEL = '[model]\npath = "m"\n'
+
+
+def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
+    path = write(tmp_path, MODEL + "[learner]\nkl_coef = 0.1\nsteps = 1\n")
+    environment = {"ROLLSTREAM_LEARNER__KL_COEF": "0.2", "ROLLSTREAM_LEARNER__STEPS": "2", "OTHER": "x"}
+    assert load_settings(LearnerTables, path, {}).learner.kl_coef == 0.1
+    assert load_settings(LearnerTables, path, environment).learner.kl_coef == 0.2
+    settings = load_settings(LearnerTables, path, environment, ["--learner.kl_coef", "0.3", "--run.name=a.b"])
+    assert (settings.learner.kl_coef, settings.learner.steps, settings.run.name) == (0.3, 2, "a.b")
+
+
+def test_a_value_that_is_no_toml_is_text(tmp_path: Path) -> None:
+    path = write(tmp_path, MODEL)
+    settings = load_settings(LearnerTables, path, {}, ["--learner.prompts", "../data/train.jsonl"])
+    assert settings.learner.prompts == Path("../data/train.jsonl")
+
+
+def test_a_token_in_the_environment_is_not_taken_for_a_table(tmp_path: Path) -> None:
+    load_settings(
+        LearnerTables, write(tmp_path, MODEL), {"ROLLSTREAM_TOKEN": "x", "ROLLSTREAM_REWARD_TOKEN": "y"}
+    )
+
+
+def test_tables_of_other_services_are_left_to_them(tmp_path: Path) -> None:
+    load_settings(LearnerTables, write(tmp_path, MODEL + "[rollout]\nanything = 1\n"), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "message"),
+    [
+        (
+            MODEL + "[learner]\nkl_coeff = 0.1\n",
+            [],
+            "unknown key 'learner.kl_coeff'. Did you mean 'kl_coef'?",
+        ),
+        (MODEL + "[learnr]\n", [], "unknown table 'learnr'. Did you mean 'learner'?"),
+        (MODEL, ["--lerner.steps", "3"], "option --lerner.steps: unknown table 'lerner'. Did you mean"),
+        (MODEL, ["--learner.step", "3"], "unknown key 'learner.step'. Did you mean 'steps'?"),
+        (MODEL, ["--learner.steps"], "option --learner.steps has no value"),
+        (MODEL, ["--steps", "3"], "overrides have the form --table.key value"),
+        (MODEL, ["steps=3"], "argument 'steps=3' was not expected"),
+        (MODEL + '[learner]\nsteps = "many"\n', [], 'learner.steps = "many"'),
+        (MODEL + "[learner]\nkl_coef = -1\n", [], "greater than or equal to 0"),
+        ("", [], "'model' is required"),
+        ("[model]\n", [], "'model.path' is required"),
+        ("[model\n", [], "is not valid TOML"),
+        ("model = 3\n", [], "'model' must be a table, written [model]"),
+        (MODEL + '[redis]\nurl = "localhost:6379"\n', [], "redis.url"),
+        (MODEL + '[run]\nname = "a/b"\n', [], "run.name"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(
+    tmp_path: Path, text: str, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        load_settings(LearnerTables, write(tmp_path, text), {}, overrides)
+    assert message in str(caught.value)
+
+
+def test_a_misspelt_table_in_the_environment_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ROLLSTREAM_LERNER__STEPS: unknown table 'lerner'"):
+        load_settings(LearnerTables, write(tmp_path, MODEL), {"ROLLSTREAM_LERNER__STEPS": "3"})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nowhere\.toml cannot be read"):
+        load_settings(LearnerTables, tmp_path / "nowhere.toml", {})
