@@ -75,12 +75,12 @@ def collate(groups: Sequence[Group]) -> ExperienceBatch:
     """One row for each completion of each group, in order.
 
     Raises:
-        ValueError: there is no completion, or one is without a finite reward, with logprobs that do not match
-            its tokens, or with an empty prompt. The message names the prompt id.
+        ValueError: there is no completion token at all, or a completion is without a finite reward, with
+            logprobs that do not match its tokens, or with an empty prompt. The message names the prompt id.
     """
     pairs = [(index, group, c) for index, group in enumerate(groups) for c in group.completions]
-    if not pairs:
-        raise ValueError("no completion to train on: the groups are empty")
+    if not any(c.token_ids for _, _, c in pairs):
+        raise ValueError(f"no completion token to train on in {len(groups)} groups")
     for _, group, completion in pairs:
         _check(group, completion)
     sequences = [list(chain(group.prompt.token_ids, c.token_ids)) for _, group, c in pairs]
@@ -91,7 +91,7 @@ def collate(groups: Sequence[Group]) -> ExperienceBatch:
         completion_mask=torch.arange(int(lengths.max())) < lengths[:, None],
         rollout_logprobs=torch.from_numpy(_pad([c.logprobs for _, _, c in pairs], np.float32)),
         rewards=torch.tensor([c.reward for _, _, c in pairs], dtype=torch.float32),
-        versions=torch.tensor([min(span.version for span in c.version_spans) for _, _, c in pairs]),
+        versions=torch.tensor([_oldest_version(group, c) for _, group, c in pairs]),
         stopped=torch.tensor([c.finish_reason == "stop" for _, _, c in pairs]),
         groups=torch.tensor([index for index, _, _ in pairs]),
     )
@@ -147,6 +147,11 @@ def _check(group: Group, completion: Completion) -> None:
         raise ValueError(
             f"prompt {prompt.id} has no token: a value needs a state before the first completion token"
         )
+
+
+def _oldest_version(group: Group, completion: Completion) -> int:
+    """A completion without tokens has no spans; it can be no older than its prompt."""
+    return min((span.version for span in completion.version_spans), default=group.prompt.issued_version)
 
 
 def _pad(rows: Sequence[Sequence[float]], dtype: type[np.generic]) -> np.ndarray:

@@ -54,6 +54,9 @@ class StepSums:
 def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> dict[str, float]:
     """Means over the optimizer steps of an update, the same on every rank.
 
+    `val/ratio_first` is the mean ratio of the first step. The policy is still the old one then, so anything
+    but 1 means that the two passes through it disagree.
+
     Args:
         first_epoch: how many of the steps made the first epoch.
     """
@@ -72,7 +75,8 @@ def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> d
         "policy/entropy_avg": entropy,
         "val/ratio": ratio,
         "val/ratio_var": float(ratios.var()) if len(steps) > 1 else 0.0,
-        "val/ratio_first": float(sums[:first_epoch, 6].sum() / tokens[:first_epoch].sum()),
+        "val/ratio_first": float(ratios[0]),
+        "val/ratio_first_epoch": float(sums[:first_epoch, 6].sum() / tokens[:first_epoch].sum()),
         "val/ratio_max": float(max_ratio),
         "grad_norm/policy": float(torch.stack([step.policy_grad_norm for step in steps]).mean()),
         "grad_norm/critic": float(torch.stack([step.critic_grad_norm for step in steps]).mean()),
@@ -93,11 +97,12 @@ def batch_metrics(
     `objective/kl` and the like are means over completions of sums over tokens.
     """
     mask = batch.completion_mask
-    completions = max(len(batch), 1)
+    completions = len(batch)
     kl = float(torch.where(mask, targets.kl, 0.0).sum()) / completions
     scores = float(batch.rewards.mean()) * settings.reward_scale
     gap = (batch.rollout_logprobs - evaluation.old_logprobs).abs()[mask]
-    returns, errors = targets.returns[mask], (targets.returns - evaluation.old_values)[mask]
+    spread = float(targets.returns[mask].var(correction=0))
+    error = float((targets.returns - evaluation.old_values)[mask].var(correction=0))
     staleness = (policy_version - batch.versions).float()
     return {
         "objective/kl": kl,
@@ -106,7 +111,7 @@ def batch_metrics(
         "objective/rlhf_reward": scores - settings.kl_coef * kl,
         "objective/scores": scores,
         "val/num_eos_tokens": float(batch.stopped.sum()),
-        "val/explained_variance": float(1 - errors.var() / returns.var().clamp(min=1e-12)),
+        "val/explained_variance": 1 - error / spread if spread > 0 else 0.0,
         "reward/mean": float(batch.rewards.mean()),
         "reward/std": float(batch.rewards.std(correction=0)),
         "completions/mean_length": float(mask.sum()) / completions,

@@ -1,0 +1,133 @@
+"""Small models, groups and settings that the learner's tests share."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from services.learner import distributed, models, ppo
+from services.learner.distributed import World
+from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
+
+VOCABULARY = 23
+SETTINGS = ppo.PPOSettings(
+    clip_low=0.2,
+    clip_high=0.2,
+    value_clip=0.2,
+    vf_coef=0.5,
+    kl_coef=0.05,
+    kl_estimator="k1",
+    entropy_coef=0.0,
+    gamma=1.0,
+    gae_lambda=0.95,
+    whiten_advantages=True,
+    reward_scale=1.0,
+    importance_cap=2.0,
+    epochs=1,
+    minibatches=1,
+    micro_batch_tokens=4096,
+    max_grad_norm=1.0,
+    temperature=1.0,
+    precision="float32",
+)
+
+
+def rows_of(lengths: list[int], low: float, high: float) -> st.SearchStrategy[list[list[float]]]:
+    """Rows of floats of these lengths."""
+    return st.tuples(*(st.lists(st.floats(low, high), min_size=n, max_size=n) for n in lengths)).map(list)
+
+
+def padded(rows: list[list[float]], extra: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows as one float64 tensor with ones as padding, and its mask; at least one column."""
+    width = max([1, *map(len, rows)]) + extra
+    values = torch.tensor([[*row, *[1.0] * (width - len(row))] for row in rows], dtype=torch.float64)
+    return values, torch.arange(width) < torch.tensor([len(row) for row in rows])[:, None]
+
+
+def unpadded(values: Tensor, mask: Tensor) -> list[list[float]]:
+    return [row[keep].tolist() for row, keep in zip(values, mask, strict=True)]
+
+
+def save_tiny_llama(path: Path, *, tied: bool = True, seed: int = 0) -> Path:
+    """A random Llama whose next-token distributions are far from uniform."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=24,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        max_position_embeddings=64,
+        tie_word_embeddings=tied,
+        initializer_range=0.3,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def make_groups(count: int, n: int, *, seed: int = 0, version: int = 0) -> list[Group]:
+    """Groups with prompts and completions of many lengths, random logprobs and rewards."""
+    chance = random.Random(seed)
+
+    def tokens(low: int, high: int) -> Int32Array:
+        return Int32Array(chance.choices(range(VOCABULARY), k=chance.randint(low, high)))
+
+    def completion() -> Completion:
+        ids = tokens(1, 9)
+        return Completion(
+            token_ids=ids,
+            logprobs=Float32Array(chance.uniform(-4, -0.1) for _ in ids),
+            text="",
+            finish_reason=chance.choice(["stop", "length"]),
+            version_spans=[VersionSpan(version, len(ids))],
+            reward=chance.choice([0.0, 1.0, 10.0]),
+        )
+
+    return [
+        Group(
+            prompt=make_prompt(f"p{index}", tokens(1, 12), n),
+            completions=[completion() for _ in range(n)],
+            worker="w",
+            weights_digest="",
+        )
+        for index in range(count)
+    ]
+
+
+def make_prompt(name: str, token_ids: Int32Array, n: int) -> Prompt:
+    return Prompt(
+        id=name,
+        epoch=0,
+        index=0,
+        n=n,
+        issued_version=0,
+        text="",
+        token_ids=token_ids,
+        sampling=Sampling(max_tokens=9),
+    )
+
+
+def load_models(path: Path, world: World, learning_rate: float = 1e-3) -> ppo.ActorCritic:
+    """Policy, reference and critic from one folder, the critic's head not at zero, sharded over the world."""
+    policy, reference, critic = models.load_policy(path), models.load_reference(path), models.new_critic(path)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(critic.head.weight, std=0.1)
+    for model in (policy, reference, critic):
+        distributed.shard(model, world)
+    return ppo.ActorCritic(
+        policy=policy,
+        reference=reference,
+        critic=critic,
+        policy_optimizer=ppo.build_optimizer(policy, learning_rate, weight_decay=0.0),
+        critic_optimizer=ppo.build_optimizer(critic, learning_rate, weight_decay=0.0),
+        world=world,
+    )
+
+
+def changed(**changes: object) -> ppo.PPOSettings:
+    return replace(SETTINGS, **changes)  # type: ignore[arg-type]

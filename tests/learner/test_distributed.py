@@ -1,0 +1,136 @@
+"""Two real gloo ranks under torchrun against one rank in this process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from services.learner import distributed, models
+from services.learner.batch import collate
+from services.learner.distributed import join_world
+from tests.learner import two_ranks
+from tests.learner.samples import load_models, make_groups, save_tiny_llama
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models, and what two ranks made of them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    save_tiny_llama(folder / "tied", tied=True)
+    save_tiny_llama(folder / "untied", tied=False)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    finished = subprocess.run(
+        [*torchrun, "-m", "tests.learner.two_ranks", str(folder)],
+        cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert finished.returncode == 0, finished.stderr[-6000:]
+    return folder
+
+
+@pytest.fixture(params=["tied", "untied"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def one_rank(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
+    actor_critic = load_models(folder / name, join_world())
+    metrics = two_ranks.updates(actor_critic, 0, 1)
+    return distributed.full_state(actor_critic.policy), distributed.full_state(actor_critic.critic), metrics
+
+
+def test_one_rank_and_two_end_an_update_with_equal_parameters(folder: Path, name: str) -> None:
+    """Two epochs of three optimizer steps each, on rows that do not divide evenly."""
+    start = distributed.full_state(models.load_policy(folder / name))
+    policy, critic, _ = one_rank(folder, name)
+    for ours, file in ((policy, f"{name}-policy.safetensors"), (critic, f"{name}-critic.safetensors")):
+        theirs = load_file(folder / file)
+        assert ours.keys() == theirs.keys()
+        for key, value in ours.items():
+            torch.testing.assert_close(
+                value, theirs[key], atol=1e-5, rtol=0, msg=lambda m, k=key: f"{k}: {m}"
+            )
+    assert max(float((policy[key] - start[key]).abs().max()) for key in start) > 1e-3, "nothing was trained"
+
+
+def test_one_rank_and_two_report_the_same_numbers(folder: Path, name: str) -> None:
+    theirs = json.loads((folder / f"{name}-metrics.json").read_text())
+    ours = one_rank(folder, name)[2]
+    assert ours.keys() == theirs.keys()
+    for key in ours.keys() - {"time/evaluate", "time/optimize", "time/update"}:
+        assert theirs[key] == pytest.approx(ours[key], rel=1e-3, abs=1e-4), key
+
+
+def test_what_two_ranks_saved_loads_as_a_plain_model_and_critic(folder: Path, name: str) -> None:
+    saved = folder / f"{name}-saved"
+    policy = distributed.full_state(models.load_policy(saved / "policy"))
+    critic = distributed.full_state(models.load_critic(saved / "critic"))
+    assert policy.keys() == load_file(folder / f"{name}-policy.safetensors").keys()
+    for loaded, file in ((policy, f"{name}-policy.safetensors"), (critic, f"{name}-critic.safetensors")):
+        for key, value in load_file(folder / file).items():
+            assert torch.equal(value, loaded[key]), key
+
+
+def test_tied_weights_are_gathered_once(folder: Path) -> None:
+    tied, untied = (distributed.full_state(models.load_policy(folder / n)) for n in ("tied", "untied"))
+    assert untied.keys() - tied.keys() == {"lm_head.weight"}
+
+
+def test_a_state_that_does_not_fit_is_refused(folder: Path) -> None:
+    model = models.load_policy(folder / "tied")
+    state = distributed.full_state(model)
+    with pytest.raises(ValueError, match=r"differs in \['lm_head.weight'\]"):
+        distributed.load_full_state(model, state | {"lm_head.weight": torch.zeros(1)})
+    with pytest.raises(ValueError, match="has shape"):
+        distributed.load_full_state(model, {key: value[:1] for key, value in state.items()})
+    optimizer = torch.optim.AdamW(model.parameters())
+    with pytest.raises(ValueError, match="'nowhere', which the model does not have"):
+        distributed.load_full_optimizer_state(model, optimizer, {"nowhere/step": torch.zeros(())})
+
+
+def test_alone_a_rank_resumes_as_if_it_had_not_stopped(folder: Path) -> None:
+    world = join_world()
+    straight, first, second = (load_models(folder / "tied", world) for _ in range(3))
+    two_ranks.updates(straight, 0, 2)
+    two_ranks.updates(first, 0, 1)
+    for old, new in ((first.policy, second.policy), (first.critic, second.critic)):
+        distributed.load_full_state(new, distributed.full_state(old))
+    for old, new, source, target in (
+        (first.policy, second.policy, first.policy_optimizer, second.policy_optimizer),
+        (first.critic, second.critic, first.critic_optimizer, second.critic_optimizer),
+    ):
+        state = distributed.full_optimizer_state(old, source)
+        distributed.load_full_optimizer_state(new, target, state)
+    two_ranks.updates(second, 1, 2)
+    for key, value in distributed.full_state(straight.policy).items():
+        assert torch.equal(value, distributed.full_state(second.policy)[key]), key
+
+
+def test_alone_a_rank_says_and_hears_its_own_words() -> None:
+    world = join_world()
+    assert world.is_main and world.size == 1 and world.mesh is None
+    assert world.broadcast_bytes(b"abc") == b"abc"
+    assert world.all_reduce_sum(torch.ones(2)).tolist() == [1, 1]
+    world.barrier()
+    world.leave()
+
+
+def test_the_gathered_state_is_a_copy(folder: Path) -> None:
+    """Training goes on while the state is being sent."""
+    actor_critic = load_models(folder / "tied", join_world())
+    state = distributed.full_state(actor_critic.policy)
+    copies = {key: value.clone() for key, value in state.items()}
+    two_ranks.updates(actor_critic, 0, 1)
+    assert all(torch.equal(state[key], copies[key]) for key in state)
+    assert len(collate(make_groups(1, 1))) == 1

@@ -1,0 +1,109 @@
+"""What each rank of `test_distributed` runs, under torchrun: `python -m tests.learner.two_ranks FOLDER`.
+
+Rank 0 leaves its findings in the folder; an assertion that fails on any rank fails the launcher.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.learner import distributed, models, ppo
+from services.learner.batch import collate
+from services.learner.distributed import World, join_world
+from tests.learner.samples import changed, load_models, make_groups
+
+SETTINGS = changed(epochs=2, minibatches=3, micro_batch_tokens=40, entropy_coef=0.01)
+GROUPS, COMPLETIONS = 5, 3  # five rows to a minibatch: one rank has a row less, and an idle micro-batch
+
+
+def updates(actor_critic: ppo.ActorCritic, first: int, last: int) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for step in range(first, last):
+        batch = collate(make_groups(GROUPS, COMPLETIONS, seed=step, version=step))
+        metrics = ppo.update(actor_critic, batch, SETTINGS, policy_version=step + 1, seed=step)
+    return metrics
+
+
+def save_updated(folder: Path, name: str, world: World) -> None:
+    actor_critic = load_models(folder / name, world)
+    metrics = updates(actor_critic, 0, 1)
+    policy, critic = (distributed.full_state(m) for m in (actor_critic.policy, actor_critic.critic))
+    assert bool(policy) == bool(critic) == world.is_main
+    if world.is_main:
+        save_file(policy, folder / f"{name}-policy.safetensors")
+        save_file(critic, folder / f"{name}-critic.safetensors")
+        (folder / f"{name}-metrics.json").write_text(json.dumps(metrics))
+        actor_critic.policy.save_pretrained(folder / f"{name}-saved/policy", state_dict=policy)
+        models.save_critic(actor_critic.critic, critic, folder / f"{name}-saved/critic")
+    world.barrier()
+
+
+def check_resume(folder: Path, name: str, world: World) -> None:
+    """Two updates in one go, and two with everything saved and loaded between them, end alike."""
+    straight, broken = load_models(folder / name, world), load_models(folder / name, world)
+    updates(straight, 0, 2)
+    updates(broken, 0, 1)
+    files = {}
+    for part, model, optimizer in (
+        ("policy", broken.policy, broken.policy_optimizer),
+        ("critic", broken.critic, broken.critic_optimizer),
+    ):
+        state = distributed.full_state(model)
+        moments = distributed.full_optimizer_state(model, optimizer)
+        files[part] = (folder / f"{part}.safetensors", folder / f"{part}-optimizer.safetensors")
+        if world.is_main:
+            save_file(state, files[part][0])
+            save_file(moments, files[part][1])
+    world.barrier()
+    resumed = load_models(folder / name, world)
+    for part, model, optimizer in (
+        ("policy", resumed.policy, resumed.policy_optimizer),
+        ("critic", resumed.critic, resumed.critic_optimizer),
+    ):
+        distributed.load_full_state(model, load_file(files[part][0]))
+        distributed.load_full_optimizer_state(model, optimizer, load_file(files[part][1]))
+    updates(resumed, 1, 2)
+    for part in ("policy", "critic"):
+        ours = distributed.full_state(getattr(resumed, part))
+        for key, value in distributed.full_state(getattr(straight, part)).items():
+            assert torch.equal(value, ours[key]), f"{part} {key} differs after a resume"
+
+
+def check_skip(folder: Path, name: str, world: World) -> None:
+    """One row breaks its gradient; it lies with one rank, and both must leave the step out."""
+    actor_critic, batch = load_models(folder / name, world), collate(make_groups(2, 2))
+    before = distributed.full_state(actor_critic.policy)
+    rewards = batch.rewards.clone()
+    rewards[0] = 1e38
+    settings = changed(whiten_advantages=False)
+    metrics = ppo.update(actor_critic, replace(batch, rewards=rewards), settings, 0, seed=0)
+    assert metrics["steps/skipped"] == 1
+    for key, value in distributed.full_state(actor_critic.policy).items():
+        assert torch.equal(value, before[key]), key
+
+
+def check_words(world: World) -> None:
+    for data in (b"", b"\x00abc", bytes(range(256)) * 5000):
+        assert world.broadcast_bytes(data if world.is_main else None) == data
+    assert world.all_reduce_sum(torch.tensor([1.0, world.rank])).tolist() == [2.0, 1.0]
+    assert world.all_reduce_max(torch.tensor([float(world.rank)])).tolist() == [1.0]
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    world = join_world()
+    assert world.size == 2
+    check_words(world)
+    for name in ("tied", "untied"):
+        save_updated(folder, name, world)
+    check_resume(folder, "tied", world)
+    check_skip(folder, "tied", world)
+    world.leave()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
