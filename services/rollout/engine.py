@@ -8,7 +8,7 @@ from shared.experience import Completion, Prompt
 
 
 class PromptRefused(ValueError):
-    """The engine can never answer this prompt: it is too long, or has unknown tokens."""
+    """The engine can never answer this prompt: too long, unknown tokens, impossible sampling parameters."""
 
 
 class EngineDead(RuntimeError):

@@ -14,16 +14,19 @@ from services.rollout.access import require_token, require_version
 from services.rollout.vllm_engine import VllmEngine
 
 
-async def add_openai_routes(app: FastAPI, engine: VllmEngine) -> None:
+def add_openai_routes(app: FastAPI) -> None:
     """Mount them behind the token; those that generate also wait for a version."""
-    model = engine.llm.model_config
-    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(
-        ["--model", model.model, "--served-model-name", str(model.served_model_name)]
-    )
-    tasks = await engine.llm.get_supported_tasks()
-    await init_app_state(engine.llm, app.state, arguments, tasks)
-    init_exception_handler(app)
     for router in (models, tokenize):
         app.include_router(router, dependencies=[Depends(require_token)])
     for router in (completions, chat_completions):
         app.include_router(router, dependencies=[Depends(require_token), Depends(require_version)])
+    init_exception_handler(app)
+
+
+async def attach_engine(app: FastAPI, engine: VllmEngine) -> None:
+    """Give the routes the engine they serve."""
+    model = engine.llm.model_config
+    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(
+        ["--model", model.model, "--served-model-name", str(model.served_model_name)]
+    )
+    await init_app_state(engine.llm, app.state, arguments, await engine.llm.get_supported_tasks())

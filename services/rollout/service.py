@@ -13,7 +13,7 @@ import uvicorn
 
 from services.rollout.app import make_app
 from services.rollout.config import RolloutSettings
-from services.rollout.openai_routes import add_openai_routes
+from services.rollout.openai_routes import add_openai_routes, attach_engine
 from services.rollout.vllm_engine import VllmEngine
 from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
@@ -79,7 +79,8 @@ class RolloutService:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await add_openai_routes(self._app, self._engine)
+        add_openai_routes(self._app)
+        await attach_engine(self._app, self._engine)
         server = _Server(
             uvicorn.Config(
                 self._app, log_level="warning", lifespan="off", timeout_graceful_shutdown=_GRACE_SECONDS
@@ -95,9 +96,9 @@ class RolloutService:
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({http, work, announce, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (http, work, announce):
-                if task.done():
-                    task.result()
+            for ended in (http, work, announce):
+                if ended.done():
+                    ended.result()
         finally:
             log.info("stopping")
             server.should_exit = True

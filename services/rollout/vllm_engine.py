@@ -33,7 +33,7 @@ def engine_arguments(model: Path, config: RolloutConfig, seed: int) -> AsyncEngi
         model=str(model),
         served_model_name=model.name,
         dtype=config.dtype,
-        max_model_len=config.max_model_len,
+        max_model_len=config.max_model_len,  # type: ignore[arg-type]
         seed=seed,
         enforce_eager=on_cpu if config.enforce_eager is None else config.enforce_eager,
         gpu_memory_utilization=config.gpu_memory_utilization,
@@ -69,14 +69,14 @@ class VllmEngine:
 
     async def generate(self, prompt: Prompt) -> list[Completion]:
         """See `Engine.generate`."""
-        request = self.llm.generate(
-            tokens_input(list(prompt.token_ids)),
-            _sampling_parameters(prompt.sampling, prompt.n),
-            request_id=f"{prompt.id}-{uuid.uuid4().hex[:8]}",
-        )
         try:
+            request = self.llm.generate(
+                tokens_input(list(prompt.token_ids)),
+                _sampling_parameters(prompt.sampling, prompt.n),
+                request_id=f"{prompt.id}-{uuid.uuid4().hex[:8]}",
+            )
             answers = [answer async for answer in request]
-        except VLLMClientError as error:
+        except (VLLMClientError, ValueError) as error:
             raise PromptRefused(str(error)) from error
         except EngineDeadError as error:
             raise EngineDead("the vLLM engine has died; its log says why") from error
@@ -84,16 +84,17 @@ class VllmEngine:
         return [self._completion(output) for output in outputs]
 
     def _completion(self, output: CompletionOutput) -> Completion:
-        if output.finish_reason not in ("stop", "length"):
-            raise RuntimeError(f"vLLM ended a completion with {output.finish_reason!r}")
+        reason = output.finish_reason
+        if reason != "stop" and reason != "length":
+            raise RuntimeError(f"vLLM ended a completion with {reason!r}")
         assert output.logprobs is not None and output.weight_versions is not None
         tokens = list(output.token_ids)
-        logprobs = (at[token].logprob for at, token in zip(output.logprobs, tokens, strict=True))
+        logprobs = (at[token].logprob for at, token in zip(output.logprobs, tokens, strict=True) if at)
         return Completion(
             token_ids=Int32Array(tokens),
             logprobs=Float32Array(logprobs),
             text=self._tokenizer.decode(tokens, skip_special_tokens=True),
-            finish_reason=output.finish_reason,
+            finish_reason=reason,
             version_spans=[VersionSpan(int(s.version), s.end - s.start) for s in output.weight_versions],
         )
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 
 from shared.stream import Streams
-from shared.weights import PartInfo, TensorInfo, WeightManifest, sha256
+from shared.weights import PartInfo, TensorInfo, WeightManifest, WeightStatus, sha256
 from shared.workers import list_workers
 
 TOKEN = "a-token-for-the-tests-only"
@@ -81,6 +81,25 @@ class RolloutServer:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+    @property
+    def status(self) -> WeightStatus:
+        return WeightStatus.model_validate_json(self.client.get("/v1/weights").content)
+
+    @property
+    def next_version(self) -> int:
+        version = self.status.version
+        return 0 if version is None else version + 1
+
+    @property
+    def epoch(self) -> int:
+        return self.status.learner_epoch or 1
+
+    def push_next(self, tensors: Mapping[str, torch.Tensor]) -> int:
+        """A whole weight update to the next version, which is returned."""
+        version = self.next_version
+        self.push(tensors, version, self.epoch)
+        return version
 
     def push(self, tensors: Mapping[str, torch.Tensor], version: int, epoch: int = 1, parts: int = 2) -> None:
         """A whole weight update."""

@@ -11,13 +11,17 @@ SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 VOCABULARY = SPECIAL + [chr(code) for code in range(32, 127)]
 
 
-def make_model(folder: Path, tied: bool) -> LlamaForCausalLM:
-    """Write model and tokenizer to `folder`; return the model."""
+def make_model(folder: Path, tied: bool, ends: bool = True) -> LlamaForCausalLM:
+    """Write model and tokenizer to `folder`; return the model. Unless it `ends`, there is no stop token."""
     tokenizer = Tokenizer(models.WordLevel({t: i for i, t in enumerate(VOCABULARY)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>" if ends else None,
+        unk_token="<unk>",
     )
     fast.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     fast.save_pretrained(folder)
@@ -26,7 +30,8 @@ def make_model(folder: Path, tied: bool) -> LlamaForCausalLM:
         LlamaConfig(
             vocab_size=len(VOCABULARY), hidden_size=128, intermediate_size=256, num_hidden_layers=2,
             num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
-            tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.1,
+            tie_word_embeddings=tied, initializer_range=0.1,
+            bos_token_id=1, eos_token_id=2 if ends else None, pad_token_id=0,
         )
     )  # fmt: skip
     model.save_pretrained(folder)
