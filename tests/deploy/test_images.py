@@ -1,4 +1,4 @@
-"""Each image holds one service and shared/; its command starts with nothing else and takes what it is given."""
+"""Each image holds one service and shared/; its command starts there alone and takes what it is given."""
 
 import json
 import os
