@@ -14,6 +14,8 @@ from services.learner.distributed import World
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 
 VOCABULARY = 23
+ALONE = World(rank=0, size=1, device=torch.device("cpu"), mesh=None)
+"""One rank on the CPU, also on a machine with a GPU."""
 SETTINGS = ppo.PPOSettings(
     clip_low=0.2,
     clip_high=0.2,

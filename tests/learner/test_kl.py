@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.learner.kl import kl_estimate, kl_penalty, score_on_last_token
+from services.learner.kl import KLEstimator, kl_estimate, kl_penalty, score_on_last_token
 from tests import oracles
 from tests.learner.samples import padded, rows_of, unpadded
 
@@ -34,7 +34,9 @@ def test_k1_rewards_with_the_clamped_score_on_every_token_as_coati_does() -> Non
 
 
 @given(data=st.data(), estimator=st.sampled_from(["k1", "k2", "k3"]))
-def test_shaped_rewards_match_the_oracle_whatever_the_lengths(data: st.DataObject, estimator: str) -> None:
+def test_shaped_rewards_match_the_oracle_whatever_the_lengths(
+    data: st.DataObject, estimator: KLEstimator
+) -> None:
     lengths = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=5))
     logprobs, ref = (data.draw(rows_of(lengths, -5, 0)) for _ in range(2))
     scores = data.draw(st.lists(st.floats(-10, 10), min_size=len(lengths), max_size=len(lengths)))

@@ -87,11 +87,13 @@ def test_losses_match_the_oracle(
         return [padded(each, padding)[0] for each in rows]
 
     mask = padded(new, padding)[1]
-    got = policy_loss(*tensors(new, old, advantages), mask, clip_low, clip_high)
+    logprobs, old_logprobs, adv = tensors(new, old, advantages)
+    got = policy_loss(logprobs, old_logprobs, adv, mask, clip_low, clip_high)
     want = oracles.policy_loss(new, old, advantages, clip_low, clip_high)
     assert [float(x) for x in got[:4]] == pytest.approx(want, rel=1e-9, abs=1e-9)
 
-    value = value_loss(*tensors(values, old_values, returns), mask, clip_low)
+    now, before, target = tensors(values, old_values, returns)
+    value = value_loss(now, before, target, mask, clip_low)
     assert [float(x) for x in value] == pytest.approx(
         oracles.value_loss(values, old_values, returns, clip_low), rel=1e-9, abs=1e-9
     )
