@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from services.rollout.config import RolloutConfig, RolloutSettings
 from services.rollout.engine import EngineDead
@@ -16,9 +15,6 @@ from shared.auth import token_from_environment
 from shared.config import fail, parse_command_line
 from shared.stream import Streams, check_server, connect
 from shared.telemetry import set_up_logging
-
-if TYPE_CHECKING:
-    from services.rollout.service import RolloutService
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,7 +34,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     streams.ensure_groups()
     client.close()  # the engine's process must not inherit the connection; it reopens by itself
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    service = _start(settings, model, streams, url, token)
+    from services.rollout.service import start  # imports torch and vLLM, for seconds
+
+    try:
+        service = start(settings, model, streams, url, token)
+    except ValueError as error:
+        fail(str(error))
     try:
         asyncio.run(service.run(listener))
     except EngineDead as error:
@@ -48,17 +49,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Taking torch and vLLM apart, object by object, takes seconds and saves nothing.
     sys.stderr.flush()
     os._exit(0)
-
-
-def _start(
-    settings: RolloutSettings, model: ModelShape, streams: Streams, url: str, token: str
-) -> "RolloutService":
-    from services.rollout.service import RolloutService  # imports torch and vLLM, for seconds
-
-    try:
-        return RolloutService(settings, model, streams, url, token)
-    except Exception as error:  # whatever vLLM raises for a model or setting that it cannot serve
-        fail(f"the engine does not start with {settings.model.path}: {error}")
 
 
 def _set_environment(config: RolloutConfig) -> None:

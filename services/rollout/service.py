@@ -13,6 +13,7 @@ import uvicorn
 
 from services.rollout.app import make_app
 from services.rollout.config import RolloutSettings
+from services.rollout.engine import EngineDead
 from services.rollout.openai_routes import add_openai_routes, attach_engine
 from services.rollout.vllm_engine import VllmEngine
 from services.rollout.weight_files import ModelShape
@@ -23,6 +24,7 @@ from shared.stream import Streams
 from shared.workers import Heartbeat, worker_id
 
 _GRACE_SECONDS = 1
+_WATCH_SECONDS = 1.0
 log = logging.getLogger("rollstream")
 
 
@@ -34,24 +36,48 @@ class _Server(uvicorn.Server):
         yield
 
 
+def start(
+    settings: RolloutSettings, model: ModelShape, streams: Streams, url: str, token: str
+) -> "RolloutService":
+    """Start the engine, which takes seconds, and everything around it.
+
+    Raises:
+    ValueError: vLLM cannot serve this model with these settings, or there is no place for weights.
+    """
+    config = settings.rollout
+    try:
+        engine = VllmEngine(settings.model.path, config, settings.run.seed)
+    except Exception as error:  # vLLM raises many kinds
+        raise ValueError(f"the engine does not start with {settings.model.path}: {error}") from error
+    try:
+        folder = WeightFolder(config.weights_dir)
+    except OSError as error:
+        engine.close()
+        raise ValueError(f"no place to receive weights ({error}); set [rollout] weights_dir") from error
+    weights = WeightStore(engine, model, folder)
+    return RolloutService(engine, weights, streams, config.max_concurrent_groups, url, token)
+
+
 class RolloutService:
-    """Everything of the process; `run` lives in an event loop, the rest is made before there is one."""
+    """Everything of the process. `run` lives in an event loop; the rest is made before there is one."""
 
     def __init__(
-        self, settings: RolloutSettings, model: ModelShape, streams: Streams, url: str, token: str
+        self,
+        engine: VllmEngine,
+        weights: WeightStore,
+        streams: Streams,
+        max_groups: int,
+        url: str,
+        token: str,
     ) -> None:
-        config = settings.rollout
         self.id = worker_id("rollout")
         self.url = url
         self._streams = streams
-        self._engine = VllmEngine(settings.model.path, config, settings.run.seed)
-        self._folder = WeightFolder(config.weights_dir)
-        self._weights = WeightStore(self._engine, model, self._folder)
-        self._worker = StreamWorker(
-            streams, self.id, self._engine, self._weights, config.max_concurrent_groups
-        )
+        self._engine = engine
+        self._weights = weights
+        self._worker = StreamWorker(streams, self.id, engine, weights, max_groups)
         self._heartbeat = Heartbeat(streams, "rollout", self.id, self.facts)
-        self._app = make_app(token, self._weights, lambda: {"id": self.id, **self.facts()})
+        self._app = make_app(token, weights, lambda: {"id": self.id, **self.facts()})
 
     def facts(self) -> dict[str, Any]:
         """What the heartbeat and `/v1/status` tell."""
@@ -93,18 +119,19 @@ class RolloutService:
         log.info("serving at %s, waiting for weights", self.url)
         work = asyncio.create_task(self._worker.run())
         announce = asyncio.create_task(self._announce_versions())
+        watch = asyncio.create_task(self._watch_engine())
         stopping = asyncio.create_task(stop.wait())
+        running: list[asyncio.Task[Any]] = [work, announce, watch, stopping]
         try:
-            await asyncio.wait({http, work, announce, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            for ended in (http, work, announce):
-                if ended.done():
-                    ended.result()
+            ended, _ = await asyncio.wait([http, *running], return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
         finally:
             log.info("stopping")
             server.should_exit = True
-            for task in (work, announce, stopping):
+            for task in running:
                 task.cancel()
-            await asyncio.gather(work, announce, stopping, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
             with contextlib.suppress(redis.RedisError):  # the heartbeat's key expires by itself
                 await asyncio.to_thread(self._heartbeat.stop)
             await asyncio.gather(http, return_exceptions=True)
@@ -123,7 +150,13 @@ class RolloutService:
             except redis.RedisError as error:
                 log.warning("Redis was not told of version %d: %s", version, error)
 
+    async def _watch_engine(self) -> None:
+        """Raise `EngineDead` when it is, also while nothing is asked of it."""
+        while not self._engine.dead:
+            await asyncio.sleep(_WATCH_SECONDS)
+        raise EngineDead("the vLLM engine has died; its log says why")
+
     def close(self) -> None:
         """End the engine's process and free the shared memory."""
         self._engine.close()
-        self._folder.close()
+        self._weights.close()

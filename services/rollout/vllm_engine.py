@@ -4,6 +4,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -85,16 +86,17 @@ class VllmEngine:
 
     def _completion(self, output: CompletionOutput) -> Completion:
         reason = output.finish_reason
-        if reason != "stop" and reason != "length":
+        if reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a completion with {reason!r}")
         assert output.logprobs is not None and output.weight_versions is not None
         tokens = list(output.token_ids)
-        logprobs = (at[token].logprob for at, token in zip(output.logprobs, tokens, strict=True) if at)
+        at_each: Any = output.logprobs  # one dictionary per token
+        logprobs = (at[token].logprob for at, token in zip(at_each, tokens, strict=True))
         return Completion(
             token_ids=Int32Array(tokens),
             logprobs=Float32Array(logprobs),
             text=self._tokenizer.decode(tokens, skip_special_tokens=True),
-            finish_reason=reason,
+            finish_reason="stop" if reason == "stop" else "length",
             version_spans=[VersionSpan(int(s.version), s.end - s.start) for s in output.weight_versions],
         )
 

@@ -210,6 +210,10 @@ class WeightStore:
         if previous:
             previous.discard()
 
+    def close(self) -> None:
+        """Free the shared memory."""
+        self._folder.close()
+
     def abandon(self, version: int) -> None:
         """Drop an open update.
 

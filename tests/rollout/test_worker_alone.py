@@ -1,0 +1,225 @@
+"""What the stream worker does when its engine or Redis fails: an engine that fails on command."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaForCausalLM
+
+from services.rollout.engine import EngineDead, ModelBroken, UpdateFailed
+from services.rollout.weight_files import ModelShape
+from services.rollout.weight_folder import WeightFolder
+from services.rollout.weight_store import WeightStore
+from services.rollout.worker import ATTEMPTS, StreamWorker
+from shared.experience import Completion, Float32Array, Int32Array, Prompt, VersionSpan
+from shared.stream import Streams, connect
+from tests.conftest import RedisServer
+from tests.rollout.asking import Asker, make_prompt
+from tests.rollout.server import make_update
+from tests.rollout.tiny_model import tensors_of
+
+Models = tuple[Path, LlamaForCausalLM]
+
+
+class ScriptedEngine:
+    """Answers every prompt with its version, or raises what it is told to."""
+
+    max_model_len = 512
+    dtype = "float32"
+    dead = False
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.calls = 0
+        self.failures: list[Exception] = []
+        self.update_failure: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def generate(self, prompt: Prompt) -> list[Completion]:
+        self.calls += 1
+        await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        spans = [VersionSpan(self.version, 1)]
+        one = Completion(token_ids=Int32Array([5]), logprobs=Float32Array([-1.0]), text="!",
+                         finish_reason="stop", version_spans=spans)  # fmt: skip
+        return [one] * prompt.n
+
+    async def replace_weights(self, new: Sequence[Path], version: int, old: Sequence[Path]) -> None:
+        assert all(path.is_file() for path in [*new, *old])
+        if self.update_failure:
+            raise self.update_failure
+        self.version = version
+
+    def close(self) -> None:
+        return None
+
+
+class Room:
+    """A worker with a scripted engine and a real weight store on a real Redis."""
+
+    def __init__(self, streams: Streams, models: Models, folder: Path) -> None:
+        self.asker = Asker(streams)
+        self.engine = ScriptedEngine()
+        self.model = models[1]
+        self.weights = WeightStore(self.engine, ModelShape(models[0]), WeightFolder(folder))
+
+    def worker(self, name: str) -> StreamWorker:
+        return StreamWorker(self.asker.streams, name, self.engine, self.weights, max_groups=4)
+
+    async def push(self, version: int, epoch: int = 1) -> None:
+        manifest, payloads = make_update(tensors_of(self.model), version, epoch)
+        await self.weights.open(manifest)
+        for part, payload in enumerate(payloads):
+
+            async def chunks(data: bytes = payload) -> Any:
+                yield data
+
+            await self.weights.receive(version, part, chunks())
+        await self.weights.commit(version)
+
+
+async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.01)
+
+
+async def with_worker(room: Room, name: str, body: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(room.worker(name).run())
+    try:
+        await body
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def room(streams: Streams, tied_model: Models, tmp_path: Path) -> Iterator[Room]:
+    made = Room(streams, tied_model, tmp_path)
+    yield made
+    made.weights.close()
+
+
+def test_a_request_that_fails_is_tried_again(room: Room) -> None:
+    prompt = make_prompt([5], n=2)
+    room.engine.failures = [RuntimeError("once"), RuntimeError("twice")]
+
+    async def body() -> None:
+        await room.push(0)
+        room.asker.issue([prompt])
+        await until(lambda: room.asker.answered([prompt]))
+
+    asyncio.run(with_worker(room, "one", body()))
+    assert room.engine.calls == ATTEMPTS
+
+
+def test_a_request_that_always_fails_is_dead_lettered_with_its_cause(room: Room) -> None:
+    prompt = make_prompt([5])
+    room.engine.failures = [RuntimeError("a fuse blew")] * ATTEMPTS
+    streams = room.asker.streams
+
+    async def body() -> None:
+        await room.push(0)
+        room.asker.issue([prompt])
+        await until(lambda: streams.after("dead", "0"))
+
+    asyncio.run(with_worker(room, "one", body()))
+    (entry,) = streams.after("dead", "0")
+    assert entry.id == prompt.id and "a fuse blew" in entry.fields["cause"]
+    assert entry.fields["attempts"] == str(ATTEMPTS)
+
+
+def test_a_dead_engine_ends_the_worker_and_keeps_its_prompts(room: Room) -> None:
+    prompt = make_prompt([5])
+    room.engine.failures = [EngineDead("gone")]
+
+    async def body() -> None:
+        await room.push(0)
+        room.asker.issue([prompt])
+        with pytest.raises(EngineDead):
+            await asyncio.wait_for(room.worker("one").run(), timeout=20)
+
+    asyncio.run(body())
+    assert len(room.asker.streams.pending("prompts", "one")) == 1
+    assert not room.asker.streams.after("dead", "0")
+
+
+def test_what_a_stopped_worker_leaves_is_taken_over_by_the_next(room: Room) -> None:
+    prompts = [make_prompt([5]) for _ in range(8)]
+
+    async def first() -> None:
+        await room.push(0)
+        room.engine.gate.clear()
+        room.asker.issue(prompts)
+        await until(lambda: len(room.asker.streams.pending("prompts", "one")) == 4)
+
+    async def second() -> None:
+        room.engine.gate.set()
+        await until(lambda: len(room.asker.answered(prompts)) == 8)
+
+    async def body() -> None:
+        await with_worker(room, "one", first())
+        assert not room.asker.answered(prompts)
+        await with_worker(room, "two", second())
+
+    asyncio.run(body())
+    assert not room.asker.streams.pending("prompts", "one")
+    assert {group.worker for group in room.asker.groups()} == {"two"}
+
+
+def test_a_redis_that_restarts_costs_no_prompt(tied_model: Models, tmp_path: Path) -> None:
+    redis = RedisServer(tmp_path)
+    try:
+        with connect(redis.url, timeout=2.0) as client:
+            room = Room(Streams(client, "restart"), tied_model, tmp_path / "weights")
+            prompts = [make_prompt([5]) for _ in range(8)]
+
+            async def body() -> None:
+                await room.push(0)
+                room.engine.gate.clear()
+                room.asker.issue(prompts)
+                await until(lambda: len(room.asker.streams.pending("prompts", "one")) == 4)
+                redis.kill()
+                room.engine.gate.set()
+                await until(lambda: room.engine.calls == 4)
+                await asyncio.to_thread(redis.start)
+                await until(lambda: len(room.asker.answered(prompts)) == 8)
+
+            asyncio.run(with_worker(room, "one", body()))
+            room.weights.close()
+    finally:
+        redis.kill()
+
+
+def test_a_failed_update_keeps_the_old_version_and_a_broken_model_serves_none(room: Room) -> None:
+    async def body() -> None:
+        await room.push(0)
+        room.engine.update_failure = UpdateFailed("bad tensor")
+        with pytest.raises(UpdateFailed):
+            await room.push(1)
+        assert (room.weights.version, room.weights.status.state) == (0, "serving")
+        room.engine.update_failure = ModelBroken("worse")
+        with pytest.raises(ModelBroken):
+            await room.push(2)
+        assert (room.weights.version, room.weights.status.state) == (None, "broken")
+        room.engine.update_failure = None
+        await room.push(3)
+        assert (room.weights.version, room.weights.status.state) == (3, "serving")
+
+    asyncio.run(body())
+
+
+def test_the_folder_of_a_dead_process_is_removed_and_that_of_a_live_one_kept(tmp_path: Path) -> None:
+    left_over = tmp_path / "rollstream-weights-dead"
+    left_over.mkdir()
+    (left_over / "owner.lock").touch()
+    live = WeightFolder(tmp_path)
+    other = WeightFolder(tmp_path)
+    assert live.path.is_dir() and other.path.is_dir() and not left_over.exists()
+    live.close()
+    other.close()
+    assert not list(tmp_path.iterdir())
