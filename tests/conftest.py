@@ -15,6 +15,9 @@ import redis
 
 from shared.stream import Streams, connect
 
+# Threads of torch that spin while they wait starve the services that the tests start beside them.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 def free_port() -> int:
     with socket.socket() as listener:

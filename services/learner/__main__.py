@@ -1,5 +1,6 @@
 """`torchrun -m services.learner --config run.toml`, or `python -m services.learner` for one rank."""
 
+import os
 import sys
 
 from services.learner.config import LearnerSettings
@@ -15,9 +16,12 @@ def main() -> None:
     if not settings.model.path.is_dir():
         fail(f"model.path {settings.model.path} is not a folder; give a local Hugging Face model")
 
-    from services.learner.distributed import (
-        join_world,
-    )  # torch only after the configuration is known to be good
+    # OpenMP's threads otherwise spin while they wait for one another. Where anything else wants the cores, as a
+    # rollout engine on the same machine does, that makes a PPO step several times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+    # torch only after the configuration is known to be good
+    from services.learner.distributed import join_world
     from services.learner.train import train
 
     world = join_world()
