@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from services.rollout.config import RolloutConfig, RolloutSettings
 from services.rollout.engine import EngineDead
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         model = ModelShape(settings.model.path)
     except ValueError as error:
         fail(str(error))
-    url = settings.rollout.url or "http://{}:{}".format(*listener.getsockname()[:2])
+    url = settings.rollout.url or reachable_url(listener, settings.redis.url)
     streams = Streams(client, settings.run.name)
     streams.ensure_groups()
     client.close()  # the engine's process must not inherit the connection; it reopens by itself
@@ -72,6 +73,19 @@ def _listen(config: RolloutConfig) -> socket.socket:
             ) from error
         raise ValueError(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
     return listener
+
+
+def reachable_url(listener: socket.socket, redis_url: str) -> str:
+    """Where others find this server. A wildcard address is replaced by the one that Redis sees us under."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        redis = urlsplit(redis_url)
+        name, number = redis.hostname or "127.0.0.1", redis.port or 6379
+        family, kind, _, _, address = socket.getaddrinfo(name, number, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # a datagram socket: nothing is sent
+            host = probe.getsockname()[0]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 if __name__ == "__main__":

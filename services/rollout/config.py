@@ -14,7 +14,8 @@ class RolloutConfig(Table):
     port: int = Field(default=8000, ge=0, le=65535)
     """0 takes any free port."""
     url: str | None = None
-    """Where the learner reaches this server; http://host:port if not set."""
+    """Where the learner reaches this server. If not set: http://host:port, or the address towards Redis if
+    `host` is a wildcard such as 0.0.0.0."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` takes the model's own."""
     max_model_len: int | None = Field(default=None, gt=0)

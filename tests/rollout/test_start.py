@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaForCausalLM
 
+from services.rollout.__main__ import reachable_url
 from shared.stream import connect
 from tests.conftest import RedisServer
 from tests.rollout.server import TOKEN
@@ -91,3 +92,14 @@ def test_print_config_takes_less_than_a_second_of_cpu(config: Path) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert ended.returncode == 0 and '"rollout"' in ended.stdout
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:{}"), ("0.0.0.0", "http://127.0.0.1:{}"), ("::1", "http://[::1]:{}")],
+)
+def test_the_url_given_out_is_never_a_wildcard(host: str, url: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        port = listener.getsockname()[1]
+        assert reachable_url(listener, "redis://:secret@127.0.0.1:6379/0") == url.format(port)
