@@ -94,12 +94,8 @@ def test_print_config_takes_less_than_a_second_of_cpu(config: Path) -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
 
 
-@pytest.mark.parametrize(
-    ("host", "url"),
-    [("127.0.0.1", "http://127.0.0.1:{}"), ("0.0.0.0", "http://127.0.0.1:{}"), ("::1", "http://[::1]:{}")],
-)
-def test_the_url_given_out_is_never_a_wildcard(host: str, url: str) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as listener:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_url_given_out_is_never_a_wildcard(host: str) -> None:
+    with socket.create_server((host, 0)) as listener:
         port = listener.getsockname()[1]
-        assert reachable_url(listener, "redis://:secret@127.0.0.1:6379/0") == url.format(port)
+        assert reachable_url(listener, "redis://:secret@127.0.0.1:6379/0") == f"http://127.0.0.1:{port}"
