@@ -10,14 +10,16 @@ TORCH=2.13.0
 CPU_INDEX=https://download.pytorch.org/whl/cpu
 DONE=.venv/setup-done
 LOG=.venv/setup.log
+STAGES='^ *(Collecting|Downloading|Processing|Building|Installing)'
 
 fail() {
     echo "error: $*" >&2
     exit 2
 }
 
-# Runs a pip command with its output in the log, and says every 10 seconds what it is at.
+# Runs a command with its output in the log, and every 10 seconds says where pip is.
 quietly() {
+    before=$(wc -l <"$LOG")
     "$@" </dev/null >>"$LOG" 2>&1 &
     child=$!
     trap 'kill $child 2>/dev/null; wait $child; exit 130' INT TERM HUP
@@ -26,7 +28,8 @@ quietly() {
         sleep 1
         waited=$((waited + 1))
         if [ $((waited % 10)) -eq 0 ]; then
-            printf '   %3d s: %s\n' "$waited" "$(tail -n 1 "$LOG" | cut -c 1-100)"
+            at=$(tail -n "+$((before + 1))" "$LOG" | grep -E "$STAGES" | tail -n 1 | cut -c 1-90)
+            printf '   %3d s %s\n' "$waited" "$at"
         fi
     done
     trap - INT TERM HUP
@@ -62,19 +65,28 @@ PIP="env PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 .venv/bin/python -m pip"
 # PyPI's torch for Linux brings several GB of CUDA libraries, and vLLM for CPU wants the CPU build by name.
 # A pip that is configured for a CPU build (find-links, a mirror) is left to it.
 if $PIP index versions torch 2>>"$LOG" | grep -q "[ ,]$TORCH+cpu"; then
-    echo "1/3 torch $TORCH for CPU, from where pip is configured for it"
+    echo "1/4 torch $TORCH for CPU, from where pip is configured for it"
     quietly $PIP install --no-compile "torch==$TORCH+cpu"
 else
-    echo "1/3 torch $TORCH for CPU, from $CPU_INDEX"
+    echo "1/4 torch $TORCH for CPU, from $CPU_INDEX"
     quietly $PIP install --no-compile "torch==$TORCH+cpu" --index-url "$CPU_INDEX"
 fi
-echo "2/3 vLLM for CPU, transformers, FastAPI and the others"
+echo "2/4 vLLM for CPU, transformers, FastAPI and the others"
 quietly $PIP install --no-compile -e '.[rollout-cpu,reward,learner,console,dev]'
 
 # vLLM names these as requirements, needs none of them for text, and cannot be imported with builds of them
 # that were made for a CUDA torch.
-echo "3/3 removing torchvision, torchaudio and torchcodec, which break vLLM on CPU"
+echo "3/4 removing torchvision, torchaudio and torchcodec, which break vLLM on CPU"
 quietly $PIP uninstall -y torchvision torchaudio torchcodec
+
+# Installed without byte code, which for all the files would take a minute; this writes what is really used.
+echo "4/4 importing everything once"
+quietly env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "
+import services.console.run, services.learner.train, services.reward.app, services.rollout.service
+import matplotlib.pyplot, torch.distributed.run, torch.utils.tensorboard, vllm.v1.worker.cpu_worker
+from transformers import LlamaForCausalLM
+import pytest, hypothesis
+"
 
 seconds=$(($(date +%s) - started))
 echo "$seconds" >.venv/setup-seconds

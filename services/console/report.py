@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 PACKAGES = (
     "rollstream",
@@ -23,8 +24,8 @@ PACKAGES = (
 SAMPLES = 3
 
 
-def complete(run: Path, seconds: Mapping[str, float], redis_version: str) -> dict[str, Any]:
-    """Add to the learner's `report.json` what only the launcher knows; returns the whole.
+def complete(run: Path, seconds: Mapping[str, float], redis_version: str) -> None:
+    """Add to the learner's `report.json` what only the launcher knows.
 
     Raises:
     ValueError: the learner wrote none.
@@ -40,7 +41,6 @@ def complete(run: Path, seconds: Mapping[str, float], redis_version: str) -> dic
         "redis-server": redis_version,
     }
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return report
 
 
 def package_versions() -> dict[str, str]:
@@ -70,13 +70,21 @@ def samples_table(run: Path, last_step: int) -> Table | None:
     """
     before = _heldout_answers(run / "completions" / "heldout-000000.jsonl")
     after = _heldout_answers(run / "completions" / f"heldout-{last_step:06d}.jsonl")
-    questions = sorted(before.keys() & after.keys(), key=lambda q: before[q]["reward"] == after[q]["reward"])
+    questions = sorted(
+        (question for question in before if question in after),
+        key=lambda question: before[question]["reward"] == after[question]["reward"],
+    )
     if not questions:
         return None
     table = Table("question", "before", "after", "truth", show_lines=True)
+    for column in table.columns:
+        column.overflow = "fold"
     for question in questions[:SAMPLES]:
         table.add_row(
-            question, _answer(before[question]), _answer(after[question]), before[question]["ground_truth"]
+            Text(question),
+            _answer(before[question]),
+            _answer(after[question]),
+            Text(str(before[question]["ground_truth"])),
         )
     return table
 
@@ -114,5 +122,5 @@ def _heldout_answers(path: Path) -> dict[str, dict[str, Any]]:
     return {row["prompt"]: row for row in rows if row["mode"] == "greedy"}
 
 
-def _answer(row: Mapping[str, Any]) -> str:
-    return f"{row['completion']}\n(reward {row['reward']:g})"
+def _answer(row: Mapping[str, Any]) -> Text:
+    return Text(f"{row['completion']}\n(reward {row['reward']:g})")

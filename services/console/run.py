@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from rich.console import Console
 
 from services.console import redis_process, report
@@ -15,6 +17,7 @@ from services.console.resolved import Resolved
 from services.console.screen import Screen
 from services.console.stack import Stack, StackError
 from services.console.view import event_line, run_panel
+from shared.stream import Streams, connect
 
 VIEW_SECONDS = 1.0
 
@@ -22,8 +25,8 @@ VIEW_SECONDS = 1.0
 class Watcher:
     """Turns what happens in a run into lines and views on the screen."""
 
-    def __init__(self, stack: Stack, resolved: Resolved, screen: Screen) -> None:
-        self._progress = Progress(stack.streams, with_past=False)
+    def __init__(self, streams: Streams, resolved: Resolved, screen: Screen) -> None:
+        self._progress = Progress(streams, with_past=False)
         self._run = resolved.run.name
         self._total_steps = resolved.tables["learner"]["steps"]
         self._screen = screen
@@ -70,18 +73,20 @@ def train(resolved: Resolved, launcher: Launcher, screen: Screen, seconds: Mappi
     Interrupted: a signal asked to stop.
     """
     started = time.monotonic()
-    stack = Stack(resolved, launcher, screen)
-    stack.start()
-    ready = time.monotonic()
-    watcher = Watcher(stack, resolved, screen)
-    status = stack.run(watcher.look)
-    watcher.tell()
+    with connect(resolved.redis_url, timeout=2.0) as client:
+        client.set_retry(Retry(NoBackoff(), 0))  # while Redis is down, this process has to start it again
+        stack = Stack(resolved, launcher, screen, client)
+        stack.start_redis()
+        redis_version = redis_process.server_version(client)
+        watcher = Watcher(Streams(client, resolved.run.name), resolved, screen)
+        stack.start_services()
+        ready = time.monotonic()
+        status = stack.run(watcher.look)
+        watcher.tell()
     if status == 0:
         seconds = {**seconds, "startup": ready - started}
         total = sum(seconds.values()) + time.monotonic() - ready
-        report.complete(
-            resolved.run.path, {**seconds, "total": total}, redis_process.server_version(stack.client)
-        )
+        report.complete(resolved.run.path, {**seconds, "total": total}, redis_version)
     return status
 
 
@@ -93,6 +98,9 @@ def session(stop_timeout: float, work: Callable[[Launcher, Screen], int]) -> int
         except StackError as error:
             screen.fail(str(error))
             return error.exit_status
+        except redis.RedisError as error:
+            screen.fail(f"Redis does not answer: {error}")
+            return 1
         except Interrupted as interruption:
             screen.say("console", f"{interruption}; stopping the services")
             return interruption.exit_status

@@ -18,7 +18,7 @@ from services.console.child import Child
 from services.console.launcher import Launcher
 from services.console.resolved import Resolved
 from services.console.screen import Screen
-from shared.stream import Streams, check_server, connect
+from shared.stream import Streams, check_server
 from shared.workers import list_workers
 
 READINESS = {"rollout": "/health", "reward": "/ready"}
@@ -37,7 +37,7 @@ class StackError(RuntimeError):
 class Stack:
     """Starts the services, restarts the stateless ones, and lasts as long as the learner."""
 
-    def __init__(self, resolved: Resolved, launcher: Launcher, screen: Screen) -> None:
+    def __init__(self, resolved: Resolved, launcher: Launcher, screen: Screen, client: "redis.Redis") -> None:
         self._resolved = resolved
         self._launcher = launcher
         self._screen = screen
@@ -45,22 +45,29 @@ class Stack:
         self._restarts: Counter[str] = Counter()
         self._logs = resolved.run.path / "logs"
         self._token = os.environ.get("ROLLSTREAM_TOKEN") or secrets.token_urlsafe(32)
-        self.client = connect(resolved.redis_url, timeout=2.0)
-        self.streams = Streams(self.client, resolved.run.name)
+        self._client = client
+        self._streams = Streams(client, resolved.run.name)
 
-    def start(self) -> None:
-        """Start everything and wait until the services answer.
+    def start_redis(self) -> None:
+        """Start Redis if the configured one is local and does not run, and see that it is fit.
 
         Raises:
-        ValueError: a port is in use, or Redis is not fit.
-        StackError: a service ended, or did not answer in time.
+        ValueError: a port that a service needs is in use, or Redis is not fit.
+        StackError: Redis does not start.
         """
         for service in READINESS:
             _check_port(service, **self._address(service))
         if redis_process.must_be_started(self._resolved.redis_url):
             self._start("redis")
-            self._wait_for("redis", lambda _: redis_process.answers(self.client))
-        check_server(self.client, self._resolved.redis_url)
+            self._wait_for("redis", lambda _: redis_process.answers(self._client))
+        check_server(self._client, self._resolved.redis_url)
+
+    def start_services(self) -> None:
+        """Start rollout, reward and learner at once, and wait until the first two answer.
+
+        Raises:
+        StackError: a service ended, or did not answer in time.
+        """
         for service in (*READINESS, "learner"):
             self._start(service)
         for service in READINESS:
@@ -128,7 +135,7 @@ class Stack:
     def _is_ready(self, service: str) -> bool:
         """Whether this very process has announced itself and answers."""
         try:
-            workers = list_workers(self.streams, service)
+            workers = list_workers(self._streams, service)
         except redis.RedisError:
             return False
         urls = [facts["url"] for facts in workers if facts["pid"] == self._children[service].group]

@@ -1,0 +1,83 @@
+"""Entries as people read them."""
+
+import pytest
+from rich.console import Console
+
+from services.console.peek import peek
+from shared.codec import encode
+from shared.reader import Reader
+from shared.stream import Streams
+from tests.console.entries import a_group, a_prompt
+
+
+def text_of(streams: Streams, name: str, count: int = 3) -> str:
+    console = Console(width=140)
+    with console.capture() as captured:
+        for part in peek(streams, name, count):
+            console.print(part)
+    return captured.get()
+
+
+def move(streams: Streams, index: int = 0) -> None:
+    """Bring one scored group onto the experiences stream."""
+    prompt = a_prompt(index)
+    streams.append_prompt(prompt.fields(), encode(prompt), 1)
+    (entry,) = Reader(streams, "prompts", f"rollout-{index}").read(1)
+    rollout = a_group(prompt)
+    streams.forward(entry, "prompts", "rollouts", rollout.fields(), encode(rollout))
+    (entry,) = Reader(streams, "rollouts", f"reward-{index}").read(1)
+    experience = a_group(prompt, rewards=(10.0, 0.0))
+    streams.forward(entry, "rollouts", "experiences", experience.fields(), encode(experience))
+
+
+def test_a_prompt_is_shown_with_its_text_and_ground_truth(streams: Streams) -> None:
+    prompt = a_prompt(text="Wie viele Äpfel? 🍎")
+    streams.append_prompt(prompt.fields(), encode(prompt), 1)
+    text = text_of(streams, "prompts")
+    assert "Wie viele Äpfel? 🍎" in text and "ground truth 19" in text and "issued at version 3" in text
+
+
+def test_an_experience_is_shown_with_completions_and_rewards(streams: Streams) -> None:
+    move(streams)
+    text = text_of(streams, "experiences")
+    assert "10.000  <answer>19</answer>  2 tokens, stop, version 3+4 gsm8k_reward_fn=10" in text
+    assert "0.000  <answer>[bold]5</answer>" in text, "text of the model is no markup"
+    assert "by rollout-a, weights dddddddddddd" in text
+
+
+def test_looking_takes_nothing_from_anybody(streams: Streams) -> None:
+    move(streams)
+    peek(streams, "experiences", 5)
+    assert len(Reader(streams, "experiences", "learner").read(5)) == 1
+
+
+def test_only_the_newest_are_shown_the_newest_last(streams: Streams) -> None:
+    for index in range(3):
+        move(streams, index)
+    text = text_of(streams, "experiences", count=2)
+    assert "id-0" not in text and text.index("id-1") < text.index("id-2")
+
+
+def test_a_dead_letter_tells_its_cause_and_its_content(streams: Streams) -> None:
+    prompt = a_prompt()
+    streams.append_prompt(prompt.fields(), encode(prompt), 1)
+    (entry,) = Reader(streams, "prompts", "rollout").read(1)
+    streams.dead_letter(entry, "prompts", "rollout", "longer than the model allows", attempts=2)
+    text = text_of(streams, "dead")
+    assert "rollout, attempt 2: longer than the model allows" in text
+    assert "Tom has 12 pens" in text
+
+
+def test_a_payload_that_cannot_be_read_is_said_to_be_so(streams: Streams) -> None:
+    streams.append_prompt({"id": "odd"}, b"\xc1 not msgpack", 1)
+    assert "the payload cannot be read" in text_of(streams, "prompts")
+
+
+def test_events_are_lines(streams: Streams) -> None:
+    streams.event("join", "reward", "reward-b is here")
+    assert text_of(streams, "events").rstrip().endswith("reward   join       reward-b is here")
+
+
+def test_an_unknown_stream_is_refused_with_the_known_ones(streams: Streams) -> None:
+    with pytest.raises(ValueError, match="no stream 'prompt'; the streams are prompts, rollouts"):
+        peek(streams, "prompt", 1)

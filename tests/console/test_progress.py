@@ -1,0 +1,129 @@
+"""What the live view knows of a run, from real events and heartbeats."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from services.console.progress import Progress
+from services.console.view import event_line, run_panel, sparkline, status_views
+from shared.stream import Streams
+from shared.workers import Heartbeat
+
+STEP = {
+    "reward/mean": 5.5,
+    "objective/kl": 0.25,
+    "staleness/mean": 0.5,
+    "staleness/max": 1.0,
+    "time/step": 2.0,
+    "time/optimize": 1.5,
+    "tokens/trained": 3000.0,
+    "tokens/generated_per_second": 700.0,
+    "tokens/trained_per_second": 1500.0,
+}
+EVALUATION = {"eval/heldout/greedy/accuracy": 0.75, "eval/heldout/sampled/accuracy": 0.5}
+
+
+def post(streams: Streams, kind: str, metrics: dict[str, float], step: int) -> None:
+    streams.event(kind, "learner", json.dumps({"step": step, **metrics}))
+
+
+def test_steps_and_evaluations_are_followed(streams: Streams) -> None:
+    post(streams, "step", STEP | {"reward/mean": -1.0}, 1)
+    progress = Progress(streams, with_past=False)
+    assert progress.refresh() == [] and progress.newest_step == {}
+    post(streams, "step", STEP, 2)
+    post(streams, "eval", EVALUATION, 2)
+    assert [event.fields["kind"] for event in progress.refresh()] == ["step", "eval"]
+    assert progress.refresh() == []
+    assert progress.newest_step["reward/mean"] == 5.5
+    assert progress.newest_evaluation["eval/heldout/greedy/accuracy"] == 0.75
+    assert progress.trained_per_second == 2000.0
+
+
+def test_the_past_is_known_but_not_what_a_restart_undid(streams: Streams) -> None:
+    for step in (1, 2, 3):
+        post(streams, "step", STEP, step)
+    post(streams, "step", STEP | {"reward/mean": 9.0}, 2)
+    progress = Progress(streams, with_past=True)
+    progress.refresh()
+    assert list(progress.steps) == [1, 2]
+    assert progress.newest_step["reward/mean"] == 9.0
+
+
+def test_the_generation_rate_comes_from_the_heartbeats_of_all_servers(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, tokens = 100.0, {"a": 1000, "b": 0}
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    beats = [
+        Heartbeat(streams, "rollout", "a", lambda: {"tokens_generated": tokens["a"]}),
+        Heartbeat(streams, "rollout", "b", lambda: {"tokens_generated": tokens["b"]}),
+    ]
+    progress = Progress(streams, with_past=False)
+    for beat in beats:
+        beat.beat()
+    progress.refresh()
+    assert progress.generated_per_second == 0.0
+    now, tokens = 104.0, {"a": 1400, "b": 200}
+    for beat in beats:
+        beat.beat()
+    progress.refresh()
+    assert progress.generated_per_second == 150.0
+
+
+def test_the_panel_shows_training_workers_and_queues(streams: Streams) -> None:
+    progress = Progress(streams, with_past=False)
+    for step in (1, 2):
+        post(streams, "step", STEP, step)
+    post(streams, "eval", EVALUATION, 2)
+    facts = {"version": 2, "state": "serving", "tokens_generated": 5}
+    Heartbeat(streams, "rollout", "rollout-a", lambda: facts).beat()
+    progress.refresh()
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(run_panel(progress, "demo", total_steps=9, seconds=75))
+    text = captured.get()
+    for part in (
+        "demo   step 2/9   1:15",
+        "reward",
+        "5.500",
+        "greedy accuracy",
+        "0.750",
+        "0.250",
+        "experiences",
+    ):
+        assert part in text
+    (row,) = [line for line in text.splitlines() if "rollout-a" in line]
+    assert row.split()[1:4] == ["rollout-a", "2", "serving"]
+
+
+def test_the_panel_can_be_drawn_before_anything_happened(streams: Streams) -> None:
+    progress = Progress(streams, with_past=False)
+    progress.refresh()
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(run_panel(progress, "demo", total_steps=9, seconds=0))
+    assert "step 0/9" in captured.get()
+    assert status_views(progress)[0] == "no service of this run is alive"
+
+
+def test_events_become_plain_lines(streams: Streams) -> None:
+    post(streams, "step", STEP, 3)
+    post(streams, "eval", EVALUATION, 3)
+    streams.event("checkpoint", "learner", "runs/demo/checkpoints/step-000003")
+    streams.event("join", "reward", "reward-a")
+    events = streams.tail("events", 9)
+    plain = [event_line(event, live=False) for event in events]
+    assert plain[0] and plain[0].startswith("step 3  reward 5.500  kl 0.2500  staleness 0.50")
+    assert plain[1] == "held-out accuracy after step 3: greedy 0.750, sampled 0.500"
+    assert plain[2] == "checkpoint runs/demo/checkpoints/step-000003"
+    assert plain[3] is None
+    assert event_line(events[0], live=True) is None, "the view shows it"
+
+
+def test_a_sparkline_spans_its_values() -> None:
+    assert sparkline([0, 7, 3.5]) == "▁█▅"
+    assert sparkline([2, 2]) == "▁▁"
+    assert sparkline([]) == ""
+    assert len(sparkline(range(100))) == 40
