@@ -108,7 +108,7 @@ def test_no_secret_is_on_a_command_line(path: Path) -> None:
 def test_every_secret_is_required_and_the_message_tells_how_to_make_it() -> None:
     for name in SECRETS:
         for rest in (SECRETS | {name: ""}, {other: SECRETS[other] for other in SECRETS if other != name}):
-            with pytest.raises(LookupError, match=f"^{name} is not set; run sh scripts/compose_env.sh"):
+            with pytest.raises(LookupError, match=f"^{name} run sh scripts/compose_env.sh once"):
                 load(BASE, rest)
 
 
