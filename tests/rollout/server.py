@@ -18,7 +18,7 @@ from shared.weights import PartInfo, TensorInfo, WeightManifest, WeightStatus, s
 from shared.workers import list_workers
 
 TOKEN = "a-token-for-the-tests-only"
-STARTUP_SECONDS = 180
+STARTUP_SECONDS = 240
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
