@@ -112,7 +112,8 @@ class WeightPublisher:
         manifest = update.manifest
         try:
             status = WeightStatus.model_validate_json(self._call("GET", f"{worker['url']}/v1/weights"))
-            if (status.version, status.digest) == (manifest.version, manifest.digest):
+            confirmed = (status.version, status.digest, status.learner_epoch)
+            if confirmed == (manifest.version, manifest.digest, manifest.learner_epoch):
                 return  # its last heartbeat was older than its last update
             self._call("POST", base, json=manifest.model_dump())
             for number, data in enumerate(update.parts):
