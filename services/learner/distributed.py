@@ -88,18 +88,23 @@ def join_world() -> World:
     return World(rank, size, device, init_device_mesh(device.type, (size,)))
 
 
-def shard(model: nn.Module, world: World) -> None:
+def shard(model: nn.Module, world: World, smallest_block: int = 1_000_000) -> None:
     """Move a model to this rank's device and, with more than one rank, shard it: each block, then the rest.
 
     Gradients are then averaged over the ranks, so a loss that is a share of a global mean must be multiplied
     by the number of ranks.
+
+    Args:
+        smallest_block: parameters below which a block is sharded with the rest of the model, since gathering
+            it by itself would take longer than computing it.
     """
     model.to(world.device)
     if world.mesh is None:
         return
-    blocks = _block_names(model)
+    names = _block_names(model)
     for module in model.modules():
-        if type(module).__name__ in blocks:
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        if type(module).__name__ in names and parameters >= smallest_block:
             fully_shard(module, mesh=world.mesh)
     fully_shard(model, mesh=world.mesh)
 
@@ -115,6 +120,7 @@ def full_state(model: nn.Module) -> dict[str, Tensor]:
 
     Weights that are tied appear once, under their first name.
     """
+    _reshard(model)
     return _gather(_named_tensors(model))
 
 
@@ -124,6 +130,7 @@ def load_full_state(model: nn.Module, state: dict[str, Tensor]) -> None:
     Raises:
         ValueError: names or shapes differ from the model's.
     """
+    _reshard(model)
     _assign(_named_tensors(model), state)
 
 
@@ -132,6 +139,7 @@ def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 
     Empty too before the first step. Every rank must call it.
     """
+    _reshard(model)
     return _gather(_named_optimizer_tensors(model, optimizer))
 
 
@@ -143,6 +151,7 @@ def load_full_optimizer_state(
     Raises:
         ValueError: a name belongs to no parameter of the model.
     """
+    _reshard(model)
     parameters = dict(model.named_parameters())
     for name, value in state.items():
         parameter_name, _, key = name.rpartition("/")
@@ -152,6 +161,13 @@ def load_full_optimizer_state(
         # Counters such as AdamW's step stay whole on every rank; moments are sharded like their parameter.
         own = _like(value, parameter) if value.shape == parameter.shape else value.clone()
         optimizer.state[parameter][key] = own
+
+
+def _reshard(model: nn.Module) -> None:
+    """Put the shards back in place: a forward pass without a backward one leaves whole copies there."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _block_names(model: nn.Module) -> set[str]:

@@ -114,13 +114,14 @@ def make_prompt(name: str, token_ids: Int32Array, n: int) -> Prompt:
     )
 
 
-def load_models(path: Path, world: World, learning_rate: float = 1e-3) -> ppo.ActorCritic:
+def load_models(path: Path, world: World, smallest_block: int = 0) -> ppo.ActorCritic:
     """Policy, reference and critic from one folder, the critic's head not at zero, sharded over the world."""
+    learning_rate = 1e-3
     policy, reference, critic = models.load_policy(path), models.load_reference(path), models.new_critic(path)
     torch.manual_seed(1)
     torch.nn.init.normal_(critic.head.weight, std=0.1)
     for model in (policy, reference, critic):
-        distributed.shard(model, world)
+        distributed.shard(model, world, smallest_block)
     return ppo.ActorCritic(
         policy=policy,
         reference=reference,

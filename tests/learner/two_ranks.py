@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from services.learner import distributed, models, ppo
 from services.learner.batch import collate
@@ -29,7 +31,11 @@ def updates(actor_critic: ppo.ActorCritic, first: int, last: int) -> dict[str, f
 
 
 def save_updated(folder: Path, name: str, world: World) -> None:
-    actor_critic = load_models(folder / name, world)
+    # The tied model is sharded block by block, the other as a whole.
+    actor_critic = load_models(folder / name, world, smallest_block=0 if name == "tied" else 10**9)
+    sharded = [m for m in actor_critic.policy.modules() if isinstance(m, FSDPModule)]
+    assert len(sharded) == (3 if name == "tied" else 1)
+    assert all(isinstance(p, DTensor) for p in actor_critic.policy.parameters())
     metrics = updates(actor_critic, 0, 1)
     policy, critic = (distributed.full_state(m) for m in (actor_critic.policy, actor_critic.critic))
     assert bool(policy) == bool(critic) == world.is_main
@@ -86,6 +92,18 @@ def check_skip(folder: Path, name: str, world: World) -> None:
         assert torch.equal(value, before[key]), key
 
 
+def check_load_after_a_forward_pass(folder: Path, name: str, world: World) -> None:
+    """Evaluation leaves gathered weights behind; loading must reach the shards and not those copies."""
+    actor_critic, batch = load_models(folder / name, world), collate(make_groups(2, 2))
+    before = ppo.evaluate(actor_critic, batch, SETTINGS)
+    state = load_file(folder / f"{name}-policy.safetensors")
+    distributed.load_full_state(actor_critic.policy, state)
+    for key, value in distributed.full_state(actor_critic.policy).items():
+        assert torch.equal(value, state[key]), key
+    after = ppo.evaluate(actor_critic, batch, SETTINGS)
+    assert not torch.allclose(before.old_logprobs, after.old_logprobs, atol=1e-3)
+
+
 def check_words(world: World) -> None:
     for data in (b"", b"\x00abc", bytes(range(256)) * 5000):
         assert world.broadcast_bytes(data if world.is_main else None) == data
@@ -102,6 +120,7 @@ def main(folder: Path) -> None:
         save_updated(folder, name, world)
     check_resume(folder, "tied", world)
     check_skip(folder, "tied", world)
+    check_load_after_a_forward_pass(folder, "tied", world)
     world.leave()
 
 
