@@ -16,8 +16,8 @@ def main() -> None:
     if not settings.model.path.is_dir():
         fail(f"model.path {settings.model.path} is not a folder; give a local Hugging Face model")
 
-    # OpenMP's threads otherwise spin while they wait for one another. Where anything else wants the cores, as a
-    # rollout engine on the same machine does, that makes a PPO step several times as long.
+    # OpenMP's threads otherwise spin while they wait for one another. Where anything else wants the cores, as
+    # a rollout engine on the same machine does, that makes a PPO step several times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     # torch only after the configuration is known to be good

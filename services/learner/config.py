@@ -38,6 +38,10 @@ class LearnerConfig(Table):
     # PPO
     policy_lr: float = Field(default=3e-6, gt=0)
     critic_lr: float = Field(default=1e-5, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    """PPO steps over which both learning rates rise linearly to their full value."""
+    final_lr_ratio: float = Field(default=1.0, ge=0, le=1)
+    """Share of the learning rates that is left at the last step, after a linear descent."""
     weight_decay: float = Field(default=0.0, ge=0)
     epochs: int = Field(default=2, ge=1)
     """Passes over each batch."""

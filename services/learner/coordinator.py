@@ -111,7 +111,6 @@ class Coordinator:
         metrics |= {
             "eps": completions / seconds,
             "episode": step * config.groups_per_step * config.completions_per_prompt,
-            "lr": config.policy_lr,
             "time/step": seconds,
             "tokens/generated_per_second": generated / seconds,
             "tokens/trained_per_second": metrics["tokens/trained"] / seconds,

@@ -22,6 +22,7 @@ class Report:
             "logprob_gap/mean",
             "logprob_gap/max",
             "val/ratio_first",
+            "val/ratio_first_epoch",
             "staleness/max",
             "tokens/completion",
             "tokens/trained",
@@ -45,6 +46,9 @@ class Report:
         def column(name: str) -> list[float]:
             return [step[name] for step in self._steps]
 
+        def extremes(name: str) -> dict[str, float]:
+            return {"min": min(column(name)), "max": max(column(name))}
+
         report = {
             "seed": self._seed,
             "steps": len(self._steps),
@@ -53,7 +57,8 @@ class Report:
                 "mean": statistics.fmean(column("logprob_gap/mean")),
                 "max": max(column("logprob_gap/max")),
             },
-            "ratio_first": {"min": min(column("val/ratio_first")), "max": max(column("val/ratio_first"))},
+            "ratio_first": extremes("val/ratio_first"),
+            "ratio_first_epoch": extremes("val/ratio_first_epoch"),
             "staleness_max": max(column("staleness/max")),
             "steps_skipped": sum(column("steps/skipped")),
             "groups_issued": counts["issued"],

@@ -14,6 +14,7 @@ from services.learner.batch import collate
 from services.learner.config import LearnerSettings
 from services.learner.coordinator import Coordinator
 from services.learner.distributed import World
+from services.learner.schedule import learning_rate_factor, set_learning_rate
 from shared.codec import decode_group, encode
 from shared.experience import Group
 
@@ -41,9 +42,10 @@ def train(settings: LearnerSettings, world: World) -> None:
         started = time.monotonic()
         groups = _next_groups(world, coordinator, version)
         waited = time.monotonic() - started
+        learning_rate = _set_learning_rates(actor_critic, settings, step)
         metrics = ppo.update(actor_critic, collate(groups), algorithm, version, seed=settings.run.seed + step)
         step, version = step + 1, version + 1
-        metrics["time/wait"] = waited
+        metrics |= {"time/wait": waited, "lr": learning_rate}
         published = time.monotonic()
         _publish(actor_critic, coordinator, version)
         metrics["time/publish"] = time.monotonic() - published
@@ -93,6 +95,15 @@ def _algorithm(settings: LearnerSettings) -> ppo.PPOSettings:
     """The configured keys that bear the same name in the algorithm."""
     config = settings.learner.model_dump()
     return ppo.PPOSettings(**{field.name: config[field.name] for field in fields(ppo.PPOSettings)})
+
+
+def _set_learning_rates(actor_critic: ppo.ActorCritic, settings: LearnerSettings, step: int) -> float:
+    """Those of this step for policy and critic; returns the policy's."""
+    config = settings.learner
+    factor = learning_rate_factor(step, config.steps, config.warmup_steps, config.final_lr_ratio)
+    set_learning_rate(actor_critic.policy_optimizer, config.policy_lr * factor)
+    set_learning_rate(actor_critic.critic_optimizer, config.critic_lr * factor)
+    return config.policy_lr * factor
 
 
 def _next_groups(world: World, coordinator: Coordinator | None, version: int) -> list[Group]:
