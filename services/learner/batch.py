@@ -76,7 +76,7 @@ def collate(groups: Sequence[Group]) -> ExperienceBatch:
 
     Raises:
         ValueError: there is no completion token at all, or a completion is without a finite reward, with
-            logprobs that do not match its tokens, or with an empty prompt. The message names the prompt id.
+            logprobs that are not finite or do not match its tokens, or with an empty prompt. The message names the prompt id.
     """
     pairs = [(index, group, c) for index, group in enumerate(groups) for c in group.completions]
     if not any(c.token_ids for _, _, c in pairs):
@@ -143,6 +143,8 @@ def _check(group: Group, completion: Completion) -> None:
         raise ValueError(
             f"prompt {prompt.id}: {len(completion.logprobs)} logprobs for {len(completion.token_ids)} tokens"
         )
+    if not np.isfinite(completion.logprobs).all():
+        raise ValueError(f"prompt {prompt.id}: a completion has a rollout logprob that is not finite")
     if not prompt.token_ids:
         raise ValueError(
             f"prompt {prompt.id} has no token: a value needs a state before the first completion token"

@@ -9,7 +9,7 @@ Shapes: `B` completions, `T` completion tokens.
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -75,19 +75,26 @@ class Evaluation:
 
     old_logprobs: Tensor
     ref_logprobs: Tensor
-    entropy: Tensor
     old_values: Tensor
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What the update pulls towards. [B, T] each"""
+    """What the losses need to know about each token. [B, T] each"""
 
+    old_logprobs: Tensor
+    old_values: Tensor
     kl: Tensor
+    """Estimated distance to the reference, as the rewards were charged for it."""
     advantages: Tensor
     returns: Tensor
     weights: Tensor
-    """Factor on each token's policy loss: 1 where the completion is fresh."""
+    """Factor on the policy loss: 1 where the completion is fresh."""
+
+    def rows(self, indices: Sequence[int], width: int) -> "Targets":
+        """What belongs to `ExperienceBatch.rows(indices)`, whose completions are `width` tokens wide."""
+        index = list(indices) or [0]
+        return Targets(**{f.name: getattr(self, f.name)[index, :width] for f in fields(self)})
 
 
 def build_optimizer(
@@ -119,7 +126,7 @@ def update(
 
     generator = torch.Generator().manual_seed(seed)
     steps = [
-        train_minibatch(models, batch, rows, evaluation, targets, settings)
+        train_minibatch(models, batch, targets, rows, settings)
         for _ in range(settings.epochs)
         for rows in minibatches(len(batch), settings.minibatches, generator)
     ]
@@ -135,12 +142,12 @@ def update(
 
 @torch.no_grad()
 def evaluate(models: ActorCritic, batch: ExperienceBatch, settings: PPOSettings) -> Evaluation:
-    """Old and reference logprobs, entropy and values of every completion, on every rank.
+    """Old and reference logprobs and values of every completion, on every rank.
 
     The old logprobs are always computed here and never taken from the engine, whose arithmetic is not ours.
     """
     world, lengths = models.world, batch.lengths.tolist()
-    gathered = torch.zeros(4, *batch.completion_mask.shape, device=world.device)
+    gathered = torch.zeros(3, *batch.completion_mask.shape, device=world.device)
     for shares in micro_batches(lengths, range(len(batch)), settings.micro_batch_tokens, world.size):
         rows = shares[world.rank]
         part = batch.rows(rows)
@@ -149,7 +156,7 @@ def evaluate(models: ActorCritic, batch: ExperienceBatch, settings: PPOSettings)
         values = completion_values(models.critic, part, settings.precision)
         if rows:
             width = part.completion_mask.shape[1]
-            gathered[:, rows, :width] = torch.stack([old.logprobs, ref.logprobs, old.entropy, values])
+            gathered[:, rows, :width] = torch.stack([old.logprobs, ref.logprobs, values])
     return Evaluation(*world.all_reduce_sum(gathered))
 
 
@@ -174,78 +181,88 @@ def make_targets(
         advantages = whiten(advantages, mask)
     stale = (batch.versions < policy_version)[:, None]
     importance = (evaluation.old_logprobs - batch.rollout_logprobs).exp().clamp(max=settings.importance_cap)
-    return Targets(kl, advantages, returns, weights=torch.where(stale & mask, importance, 1.0))
+    return Targets(
+        old_logprobs=evaluation.old_logprobs,
+        old_values=evaluation.old_values,
+        kl=kl,
+        advantages=advantages,
+        returns=returns,
+        weights=torch.where(stale & mask, importance, 1.0),
+    )
 
 
 def train_minibatch(
     models: ActorCritic,
     batch: ExperienceBatch,
-    rows: Sequence[int],
-    evaluation: Evaluation,
     targets: Targets,
+    rows: Sequence[int],
     settings: PPOSettings,
 ) -> StepSums:
-    """One optimizer step of policy and critic on these rows.
-
-    The step is skipped, and counted, if a gradient is not finite.
+    """One optimizer step of policy and critic on these rows of the batch.
 
     Every loss is a sum over this rank's tokens divided by the tokens of the whole minibatch.
     """
-    world, lengths = models.world, batch.lengths.tolist()
+    world = models.world
     tokens = int(batch.completion_mask[list(rows)].sum())
-    # FSDP averages gradients over the ranks; each rank's share of the mean has to be summed.
+    # FSDP averages gradients over the ranks, where the shares of one mean have to be added up.
     share = world.size / max(tokens, 1)
     sums = StepSums.zero(tokens, world.device)
-    cut = micro_batches(lengths, rows, settings.micro_batch_tokens, world.size)
+    cut = micro_batches(batch.lengths.tolist(), rows, settings.micro_batch_tokens, world.size)
     for index, shares in enumerate(cut):
-        own = shares[world.rank]
-        part = batch.rows(own)
+        part = batch.rows(shares[world.rank])
         mask = part.completion_mask
-
-        def of(whole: Tensor, own: Sequence[int] = own, mask: Tensor = mask) -> Tensor:
-            return whole[list(own) or [0], : mask.shape[1]]
-
+        target = targets.rows(shares[world.rank], mask.shape[1])
         for model in (models.policy, models.critic):
             synchronise_gradients(model, now=index == len(cut) - 1)
+
         scores = score_completions(
-            models.policy, part, settings.temperature, settings.precision, settings.entropy_coef != 0
+            models.policy,
+            part,
+            settings.temperature,
+            settings.precision,
+            train_entropy=settings.entropy_coef != 0,
         )
         policy = policy_loss(
             scores.logprobs,
-            of(evaluation.old_logprobs),
-            of(targets.advantages),
+            target.old_logprobs,
+            target.advantages,
             mask,
             settings.clip_low,
             settings.clip_high,
-            of(targets.weights),
+            target.weights,
         )
         entropy = scores.entropy.sum()
         ((policy.loss - settings.entropy_coef * entropy) * share).backward()
 
         values = completion_values(models.critic, part, settings.precision)
-        value = value_loss(values, of(evaluation.old_values), of(targets.returns), mask, settings.value_clip)
+        value = value_loss(values, target.old_values, target.returns, mask, settings.value_clip)
         (settings.vf_coef * value.loss * share).backward()
         sums.add(policy, value, entropy)
+    _step(models, sums, settings.max_grad_norm)
+    return sums
 
+
+def _step(models: ActorCritic, sums: StepSums, max_grad_norm: float) -> None:
+    """Clip each model's gradient and step; if either is not finite, skip both and count it.
+
+    The norms are taken over all ranks, so the ranks agree.
+    """
     sums.policy_grad_norm = _gradient_norm(models.policy)
     sums.critic_grad_norm = _gradient_norm(models.critic)
-    if torch.isfinite(sums.policy_grad_norm) and torch.isfinite(sums.critic_grad_norm):
-        for model, norm, optimizer in (
-            (models.policy, sums.policy_grad_norm, models.policy_optimizer),
-            (models.critic, sums.critic_grad_norm, models.critic_optimizer),
-        ):
-            clip_grads_with_norm_(model.parameters(), settings.max_grad_norm, norm)
-            optimizer.step()
-    else:
-        sums.skipped = True
+    sums.skipped = not bool(torch.isfinite(sums.policy_grad_norm) & torch.isfinite(sums.critic_grad_norm))
+    if sums.skipped:
         log.warning(
             "optimizer step skipped: gradient norm of the policy %s, of the critic %s",
             float(sums.policy_grad_norm),
             float(sums.critic_grad_norm),
         )
+    else:
+        clip_grads_with_norm_(models.policy.parameters(), max_grad_norm, sums.policy_grad_norm)
+        clip_grads_with_norm_(models.critic.parameters(), max_grad_norm, sums.critic_grad_norm)
+        models.policy_optimizer.step()
+        models.critic_optimizer.step()
     models.policy_optimizer.zero_grad()
     models.critic_optimizer.zero_grad()
-    return sums
 
 
 def _gradient_norm(model: torch.nn.Module) -> Tensor:

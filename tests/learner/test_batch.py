@@ -80,6 +80,7 @@ def test_an_empty_completion_has_its_place_beside_others() -> None:
         (completion([1], reward=None), "p7: a completion has reward None"),
         (completion([1], reward=float("nan")), "p7: a completion has reward nan"),
         (completion([1, 2], logprobs=Float32Array([-1.0])), "p7: 1 logprobs for 2 tokens"),
+        (completion([1], logprobs=Float32Array([float("-inf")])), "p7: a completion has a rollout logprob"),
     ],
 )
 def test_a_completion_that_cannot_be_trained_on_is_refused(bad: Completion, message: str) -> None:
