@@ -76,7 +76,8 @@ def collate(groups: Sequence[Group]) -> ExperienceBatch:
 
     Raises:
         ValueError: there is no completion token at all, or a completion is without a finite reward, with
-            logprobs that are not finite or do not match its tokens, or with an empty prompt. The message names the prompt id.
+            logprobs that are not finite or do not match its tokens, or with an empty prompt. The message
+            names the prompt id.
     """
     pairs = [(index, group, c) for index, group in enumerate(groups) for c in group.completions]
     if not any(c.token_ids for _, _, c in pairs):
