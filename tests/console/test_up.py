@@ -54,6 +54,7 @@ class Up:
 
     def wait_until_ready(self) -> None:
         wait_until(lambda: "reward  ready" in (self.folder / "output").read_text())
+        self.pid("learner")
 
     def end(self) -> tuple[int, str]:
         assert self.process
@@ -188,6 +189,7 @@ def test_a_redis_that_dies_is_started_again_with_its_data(up: Up) -> None:
     (pid,) = redis_pids(port)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: redis_pids(port) not in ([], [pid]))
+    wait_until(lambda: redis_process.is_listening("127.0.0.1", port))
     up.say("learner.finish", 6)
     status, output = up.end()
     assert status == 6
