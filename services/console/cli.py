@@ -32,12 +32,17 @@ def main() -> None:
 
 
 @app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
-def up(context: typer.Context, config: RunFile) -> None:
+def up(
+    context: typer.Context,
+    config: RunFile,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")] = False,
+) -> None:
     """Start the local stack, train, and stop everything when the learner ends."""
     from services.console.resolved import resolve
     from services.console.run import conclude, session, train
 
-    resolved = resolve(config, context.args)
+    overrides = ["--learner.resume=true"] if resume else []
+    resolved = resolve(config, [*context.args, *overrides])
     status = session(
         resolved.console.stop_timeout, lambda launcher, screen: train(resolved, launcher, screen, {})
     )
