@@ -12,10 +12,10 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from services.learner import checkpoint
+from services.learner.actor_critic import ActorCritic
 from services.learner.config import LearnerSettings
 from services.learner.evaluate import Evaluator
 from services.learner.feed import Feed
-from services.learner.ppo import ActorCritic
 from services.learner.prompts import PromptSource, load_dataset
 from services.learner.report import Report
 from services.learner.weight_sync import WeightPublisher

@@ -5,7 +5,6 @@ Where TRL's own numbers count padding, these count completion tokens only.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,9 +12,8 @@ from torch import Tensor
 from services.learner.batch import ExperienceBatch
 from services.learner.distributed import World
 from services.learner.losses import PolicyLoss, ValueLoss
-
-if TYPE_CHECKING:
-    from services.learner.ppo import Evaluation, PPOSettings, Targets
+from services.learner.settings import PPOSettings
+from services.learner.targets import Evaluation, Targets
 
 
 @dataclass
@@ -85,11 +83,22 @@ def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> d
     }
 
 
+def logprob_gap(batch: ExperienceBatch, logprobs: Tensor) -> dict[str, float]:
+    """How far the engine's logprobs are from the learner's on the first completions of a batch.
+
+    Args:
+        logprobs: the learner's, in float32, of as many completions as it has rows. [rows, T]
+    """
+    rows = len(logprobs)
+    gap = (batch.rollout_logprobs[:rows] - logprobs).abs()[batch.completion_mask[:rows]]
+    return {"logprob_gap/mean": float(gap.mean()), "logprob_gap/max": float(gap.max())}
+
+
 def batch_metrics(
     batch: ExperienceBatch,
-    evaluation: "Evaluation",
-    targets: "Targets",
-    settings: "PPOSettings",
+    evaluation: Evaluation,
+    targets: Targets,
+    settings: PPOSettings,
     policy_version: int,
 ) -> dict[str, float]:
     """What the batch was like before the update.
@@ -100,7 +109,6 @@ def batch_metrics(
     completions = len(batch)
     kl = float(torch.where(mask, targets.kl, 0.0).sum()) / completions
     scores = float(batch.rewards.mean()) * settings.reward_scale
-    gap = (batch.rollout_logprobs - evaluation.old_logprobs).abs()[mask]
     spread = float(targets.returns[mask].var(correction=0))
     error = float((targets.returns - evaluation.old_values)[mask].var(correction=0))
     staleness = (policy_version - batch.versions).float()
@@ -116,8 +124,6 @@ def batch_metrics(
         "reward/std": float(batch.rewards.std(correction=0)),
         "completions/mean_length": float(mask.sum()) / completions,
         "completions/cut_fraction": float((~batch.stopped).float().mean()),
-        "logprob_gap/mean": float(gap.mean()),
-        "logprob_gap/max": float(gap.max()),
         "staleness/mean": float(staleness.mean()),
         "staleness/max": float(staleness.max()),
         "tokens/completion": float(mask.sum()),

@@ -10,11 +10,13 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from services.learner import checkpoint, distributed, models, ppo
+from services.learner.actor_critic import ActorCritic, build_optimizer
 from services.learner.batch import collate
 from services.learner.config import LearnerSettings
 from services.learner.coordinator import Coordinator
 from services.learner.distributed import World
 from services.learner.schedule import learning_rate_factor, set_learning_rate
+from services.learner.settings import PPOSettings
 from shared.codec import decode_group, encode
 from shared.experience import Group
 
@@ -67,7 +69,7 @@ def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _load(settings: LearnerSettings, world: World, resumed: Path | None) -> ppo.ActorCritic:
+def _load(settings: LearnerSettings, world: World, resumed: Path | None) -> ActorCritic:
     """Models, sharded, and optimizers; the reference is always the model that the run started from."""
     config, path = settings.learner, settings.model.path
     torch.manual_seed(settings.run.seed)
@@ -76,12 +78,12 @@ def _load(settings: LearnerSettings, world: World, resumed: Path | None) -> ppo.
     reference = models.load_reference(path)
     for module in (policy, critic, reference):
         distributed.shard(module, world)
-    actor_critic = ppo.ActorCritic(
+    actor_critic = ActorCritic(
         policy=policy,
         reference=reference,
         critic=critic,
-        policy_optimizer=ppo.build_optimizer(policy, config.policy_lr, config.weight_decay),
-        critic_optimizer=ppo.build_optimizer(critic, config.critic_lr, config.weight_decay),
+        policy_optimizer=build_optimizer(policy, config.policy_lr, config.weight_decay),
+        critic_optimizer=build_optimizer(critic, config.critic_lr, config.weight_decay),
         world=world,
     )
     if resumed:
@@ -91,13 +93,13 @@ def _load(settings: LearnerSettings, world: World, resumed: Path | None) -> ppo.
     return actor_critic
 
 
-def _algorithm(settings: LearnerSettings) -> ppo.PPOSettings:
+def _algorithm(settings: LearnerSettings) -> PPOSettings:
     """The configured keys that bear the same name in the algorithm."""
     config = settings.learner.model_dump()
-    return ppo.PPOSettings(**{field.name: config[field.name] for field in fields(ppo.PPOSettings)})
+    return PPOSettings(**{field.name: config[field.name] for field in fields(PPOSettings)})
 
 
-def _set_learning_rates(actor_critic: ppo.ActorCritic, settings: LearnerSettings, step: int) -> float:
+def _set_learning_rates(actor_critic: ActorCritic, settings: LearnerSettings, step: int) -> float:
     """Those of this step for policy and critic; returns the policy's."""
     config = settings.learner
     factor = learning_rate_factor(step, config.steps, config.warmup_steps, config.final_lr_ratio)
@@ -116,13 +118,13 @@ def _next_groups(world: World, coordinator: Coordinator | None, version: int) ->
     return groups or [decode_group(payload) for payload in msgspec.msgpack.decode(data, type=list[bytes])]
 
 
-def _publish(actor_critic: ppo.ActorCritic, coordinator: Coordinator | None, version: int) -> None:
+def _publish(actor_critic: ActorCritic, coordinator: Coordinator | None, version: int) -> None:
     weights = distributed.full_state(actor_critic.policy)
     if coordinator:
         coordinator.publisher.publish(weights, version)
 
 
-def _checkpoint(actor_critic: ppo.ActorCritic, coordinator: Coordinator | None, step: int) -> None:
+def _checkpoint(actor_critic: ActorCritic, coordinator: Coordinator | None, step: int) -> None:
     """Every rank gathers; rank 0 writes, and acknowledges what the checkpoint holds."""
     policy_state = distributed.full_state(actor_critic.policy)
     critic_state = distributed.full_state(actor_critic.critic)
@@ -135,7 +137,7 @@ def _checkpoint(actor_critic: ppo.ActorCritic, coordinator: Coordinator | None, 
 
 
 def _optimizers(
-    actor_critic: ppo.ActorCritic,
+    actor_critic: ActorCritic,
 ) -> list[tuple[str, torch.nn.Module, torch.optim.Optimizer]]:
     return [
         ("policy", actor_critic.policy, actor_critic.policy_optimizer),

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from services.learner import distributed, models, ppo
+from services.learner import distributed, models
+from services.learner.actor_critic import ActorCritic, build_optimizer
 from services.learner.distributed import World
+from services.learner.settings import PPOSettings
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 
 VOCABULARY = 23
 ALONE = World(rank=0, size=1, device=torch.device("cpu"), mesh=None)
 """One rank on the CPU, also on a machine with a GPU."""
-SETTINGS = ppo.PPOSettings(
+SETTINGS = PPOSettings(
     clip_low=0.2,
     clip_high=0.2,
     value_clip=0.2,
@@ -114,7 +116,7 @@ def make_prompt(name: str, token_ids: Int32Array, n: int) -> Prompt:
     )
 
 
-def load_models(path: Path, world: World, smallest_block: int = 0) -> ppo.ActorCritic:
+def load_models(path: Path, world: World, smallest_block: int = 0) -> ActorCritic:
     """Policy, reference and critic from one folder, the critic's head not at zero, sharded over the world."""
     learning_rate = 1e-3
     policy, reference, critic = models.load_policy(path), models.load_reference(path), models.new_critic(path)
@@ -122,15 +124,15 @@ def load_models(path: Path, world: World, smallest_block: int = 0) -> ppo.ActorC
     torch.nn.init.normal_(critic.head.weight, std=0.1)
     for model in (policy, reference, critic):
         distributed.shard(model, world, smallest_block)
-    return ppo.ActorCritic(
+    return ActorCritic(
         policy=policy,
         reference=reference,
         critic=critic,
-        policy_optimizer=ppo.build_optimizer(policy, learning_rate, weight_decay=0.0),
-        critic_optimizer=ppo.build_optimizer(critic, learning_rate, weight_decay=0.0),
+        policy_optimizer=build_optimizer(policy, learning_rate, weight_decay=0.0),
+        critic_optimizer=build_optimizer(critic, learning_rate, weight_decay=0.0),
         world=world,
     )
 
 
-def changed(**changes: object) -> ppo.PPOSettings:
+def changed(**changes: object) -> PPOSettings:
     return replace(SETTINGS, **changes)  # type: ignore[arg-type]

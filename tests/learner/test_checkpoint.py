@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from examples.arithmetic.tokenizer import build_tokenizer
-from services.learner import checkpoint, distributed, models, ppo
+from services.learner import checkpoint, distributed, models
+from services.learner.actor_critic import build_optimizer
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model and its tokenizer."""
     path = tmp_path_factory.mktemp("base")
     tokenizer = build_tokenizer(128)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes: Any = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     LlamaForCausalLM(
         LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **sizes)
     ).save_pretrained(path)
@@ -28,7 +34,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def save(folder: Path, base: Path, step: int, keep: int = 2) -> tuple[Path, Any, Any, torch.optim.Optimizer]:
     """Train a moment, then write a checkpoint."""
     policy, critic = models.load_policy(base), models.new_critic(base)
-    optimizer = ppo.build_optimizer(policy, 1e-3, 0.0)
+    optimizer = build_optimizer(policy, 1e-3, 0.0)
     policy(input_ids=torch.tensor([[1, 2, 3]])).logits.sum().backward()
     optimizer.step()
     path = checkpoint.save(
@@ -56,7 +62,7 @@ def test_all_of_a_checkpoint_comes_back(tmp_path: Path, base: Path) -> None:
     assert AutoTokenizer.from_pretrained(path / "policy").chat_template
     for name, value in critic.state_dict().items():
         assert torch.equal(models.load_critic(path / "critic").state_dict()[name], value), name
-    again = ppo.build_optimizer(loaded, 1e-3, 0.0)
+    again = build_optimizer(loaded, 1e-3, 0.0)
     distributed.load_full_optimizer_state(loaded, again, checkpoint.load_optimizer_state(path, "policy"))
     before = distributed.full_optimizer_state(policy, optimizer)
     after = distributed.full_optimizer_state(loaded, again)

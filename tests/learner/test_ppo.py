@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from services.learner import models, ppo
+from services.learner.actor_critic import ActorCritic
 from services.learner.batch import ExperienceBatch, collate
 from services.learner.distributed import full_state
+from services.learner.targets import evaluate, make_targets
 from tests import oracles
 from tests.learner.samples import (
     ALONE,
@@ -46,21 +48,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fresh(path: Path) -> Callable[[], ppo.ActorCritic]:
+def fresh(path: Path) -> Callable[[], ActorCritic]:
     return lambda: load_models(path, ALONE)
 
 
-def parameters(actor_critic: ppo.ActorCritic) -> dict[str, Tensor]:
+def parameters(actor_critic: ActorCritic) -> dict[str, Tensor]:
     return full_state(actor_critic.policy) | full_state(actor_critic.critic)
 
 
-def assert_close(first: ppo.ActorCritic, second: ppo.ActorCritic, tolerance: float = 1e-5) -> None:
+def assert_close(first: ActorCritic, second: ActorCritic, tolerance: float = 1e-5) -> None:
     other = parameters(second)
     for name, value in parameters(first).items():
         torch.testing.assert_close(value, other[name], atol=tolerance, rtol=0)
 
 
-def nudge_reference(actor_critic: ppo.ActorCritic) -> None:
+def nudge_reference(actor_critic: ActorCritic) -> None:
     """Move the reference away, so that the distance to it is not zero."""
     torch.manual_seed(3)
     with torch.no_grad():
@@ -68,7 +70,7 @@ def nudge_reference(actor_critic: ppo.ActorCritic) -> None:
             parameter.add_(torch.randn_like(parameter) * 0.03)
 
 
-def test_the_first_step_of_an_update_matches_the_oracle(fresh: Callable[[], ppo.ActorCritic]) -> None:
+def test_the_first_step_of_an_update_matches_the_oracle(fresh: Callable[[], ActorCritic]) -> None:
     actor_critic, batch = fresh(), collate(make_groups(3, 3))
     nudge_reference(actor_critic)
     settings = changed(kl_estimator="k3", temperature=0.8, reward_scale=0.1, gamma=0.99)
@@ -107,7 +109,7 @@ def test_the_first_step_of_an_update_matches_the_oracle(fresh: Callable[[], ppo.
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_ratio_is_one_while_the_weights_are_the_old_ones(fresh: Callable[[], ppo.ActorCritic]) -> None:
+def test_the_ratio_is_one_while_the_weights_are_the_old_ones(fresh: Callable[[], ActorCritic]) -> None:
     """Also when micro-batches differ from those that the old logprobs came from."""
     batch = collate(make_groups(6, 2))
     metrics = ppo.update(fresh(), batch, changed(minibatches=3, epochs=2, micro_batch_tokens=50), 0, seed=0)
@@ -116,7 +118,7 @@ def test_the_ratio_is_one_while_the_weights_are_the_old_ones(fresh: Callable[[],
     assert metrics["steps/optimizer"] == 6 and metrics["steps/skipped"] == 0
 
 
-def test_trl_names_and_our_own_are_reported_as_finite_numbers(fresh: Callable[[], ppo.ActorCritic]) -> None:
+def test_trl_names_and_our_own_are_reported_as_finite_numbers(fresh: Callable[[], ActorCritic]) -> None:
     batch = collate(make_groups(4, 2))
     metrics = ppo.update(fresh(), batch, SETTINGS, 0, seed=0)
     assert metrics.keys() >= TRL_NAMES
@@ -126,7 +128,7 @@ def test_trl_names_and_our_own_are_reported_as_finite_numbers(fresh: Callable[[]
     assert metrics["completions/cut_fraction"] == float((~batch.stopped).float().mean())
 
 
-def test_the_gap_to_the_engine_is_measured_on_completion_tokens(fresh: Callable[[], ppo.ActorCritic]) -> None:
+def test_the_gap_to_the_engine_is_measured_on_completion_tokens(fresh: Callable[[], ActorCritic]) -> None:
     actor_critic, batch = fresh(), collate(make_groups(4, 2))
     with torch.no_grad():
         ours = models.score_completions(actor_critic.policy, batch, 1.0, "float32").logprobs
@@ -137,8 +139,20 @@ def test_the_gap_to_the_engine_is_measured_on_completion_tokens(fresh: Callable[
     assert metrics["logprob_gap/mean"] == pytest.approx(0.5 / int(batch.completion_mask.sum()), abs=1e-5)
 
 
+def test_in_bfloat16_the_gap_to_the_engine_is_still_measured_in_float32(
+    fresh: Callable[[], ActorCritic],
+) -> None:
+    actor_critic, batch = fresh(), collate(make_groups(4, 2))
+    with torch.no_grad():
+        ours = models.score_completions(actor_critic.policy, batch, 1.0, "float32").logprobs
+    batch = replace(batch, rollout_logprobs=ours)
+    metrics = ppo.update(actor_critic, batch, changed(precision="bfloat16"), 0, seed=0)
+    assert metrics["logprob_gap/max"] < 1e-5
+    assert metrics["val/ratio_first"] == pytest.approx(1, abs=1e-3)
+
+
 @pytest.mark.parametrize("change", ["small micro-batches", "more padding", "another order"])
-def test_a_step_depends_on_the_completions_alone(fresh: Callable[[], ppo.ActorCritic], change: str) -> None:
+def test_a_step_depends_on_the_completions_alone(fresh: Callable[[], ActorCritic], change: str) -> None:
     batch, settings = collate(make_groups(5, 3)), changed(entropy_coef=0.01)
     plain, other = fresh(), fresh()
     ppo.update(plain, batch, settings, 0, seed=0)
@@ -165,7 +179,7 @@ def widened(batch: ExperienceBatch) -> ExperienceBatch:
 
 
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others(
-    fresh: Callable[[], ppo.ActorCritic],
+    fresh: Callable[[], ActorCritic],
 ) -> None:
     batch, settings = collate(make_groups(4, 3)), changed(minibatches=3)
     first, second, third = fresh(), fresh(), fresh()
@@ -177,11 +191,11 @@ def test_the_same_seed_gives_the_same_parameters_and_another_seed_others(
 
 
 def test_fresh_completions_have_weight_one_and_stale_ones_their_capped_importance(
-    fresh: Callable[[], ppo.ActorCritic],
+    fresh: Callable[[], ActorCritic],
 ) -> None:
     batch = collate(make_groups(2, 1, version=4) + make_groups(2, 1, seed=9, version=5))
-    evaluation = ppo.evaluate(fresh(), batch, SETTINGS)
-    weights = ppo.make_targets(batch, evaluation, changed(importance_cap=1.5), policy_version=5).weights
+    evaluation = evaluate(fresh(), batch, SETTINGS)
+    weights = make_targets(batch, evaluation, changed(importance_cap=1.5), policy_version=5).weights
     expected = (evaluation.old_logprobs - batch.rollout_logprobs).exp().clamp(max=1.5)
     stale = batch.completion_mask[:2]
     torch.testing.assert_close(weights[:2][stale], expected[:2][stale])
@@ -190,11 +204,11 @@ def test_fresh_completions_have_weight_one_and_stale_ones_their_capped_importanc
 
 
 def test_the_importance_of_stale_completions_weighs_their_policy_loss(
-    fresh: Callable[[], ppo.ActorCritic],
+    fresh: Callable[[], ActorCritic],
 ) -> None:
     actor_critic, batch = fresh(), collate(make_groups(3, 2))
-    evaluation = ppo.evaluate(actor_critic, batch, SETTINGS)
-    targets = ppo.make_targets(batch, evaluation, SETTINGS, policy_version=1)
+    evaluation = evaluate(actor_critic, batch, SETTINGS)
+    targets = make_targets(batch, evaluation, SETTINGS, policy_version=1)
     metrics = ppo.update(actor_critic, batch, SETTINGS, policy_version=1, seed=0)
     weighted = (-targets.advantages * targets.weights)[batch.completion_mask].mean()
     assert metrics["loss/policy_avg"] == pytest.approx(float(weighted), abs=1e-5)
@@ -202,7 +216,7 @@ def test_the_importance_of_stale_completions_weighs_their_policy_loss(
     assert abs(float(weighted) + float(targets.advantages[batch.completion_mask].mean())) > 1e-2
 
 
-def test_an_entropy_bonus_keeps_the_policy_undecided(fresh: Callable[[], ppo.ActorCritic]) -> None:
+def test_an_entropy_bonus_keeps_the_policy_undecided(fresh: Callable[[], ActorCritic]) -> None:
     batch = collate(make_groups(4, 2))
     batch = replace(batch, rewards=torch.zeros(len(batch)))
     settings = changed(entropy_coef=1.0, kl_coef=0.0, whiten_advantages=False, epochs=10)
@@ -218,7 +232,7 @@ def test_an_entropy_bonus_keeps_the_policy_undecided(fresh: Callable[[], ppo.Act
 
 
 def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(
-    fresh: Callable[[], ppo.ActorCritic], caplog: pytest.LogCaptureFixture
+    fresh: Callable[[], ActorCritic], caplog: pytest.LogCaptureFixture
 ) -> None:
     actor_critic, batch = fresh(), collate(make_groups(3, 2))
     before = parameters(actor_critic)
@@ -232,14 +246,14 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(
     assert ppo.update(actor_critic, batch, SETTINGS, 0, seed=0)["steps/skipped"] == 0
 
 
-def test_a_batch_whose_rewards_are_all_zero_passes(fresh: Callable[[], ppo.ActorCritic]) -> None:
+def test_a_batch_whose_rewards_are_all_zero_passes(fresh: Callable[[], ActorCritic]) -> None:
     batch = collate(make_groups(3, 2))
     metrics = ppo.update(fresh(), replace(batch, rewards=torch.zeros(6)), SETTINGS, 0, seed=0)
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["steps/skipped"] == 0
 
 
-def test_the_gradient_is_clipped_to_its_norm(fresh: Callable[[], ppo.ActorCritic]) -> None:
+def test_the_gradient_is_clipped_to_its_norm(fresh: Callable[[], ActorCritic]) -> None:
     """Plain gradient descent at rate 1 moves the policy exactly as far as the clipped norm."""
     actor_critic, batch = fresh(), collate(make_groups(4, 2))
     actor_critic = replace(
@@ -255,7 +269,7 @@ def test_the_gradient_is_clipped_to_its_norm(fresh: Callable[[], ppo.ActorCritic
 
 
 def test_rewarding_a_token_makes_it_likelier_and_the_critic_foresees_it(
-    fresh: Callable[[], ppo.ActorCritic],
+    fresh: Callable[[], ActorCritic],
 ) -> None:
     """Ten real updates on samples of our own: one token pays 1, the others nothing."""
     actor_critic, wanted = fresh(), 4

@@ -30,6 +30,7 @@ class Server:
         self.refuse = refuse
         self.version: int | None = None
         self.digest: str | None = None
+        self.manifest: WeightManifest
         self.received: dict[str, torch.Tensor] = {}
         self.authorisations: set[str | None] = set()
         server = self

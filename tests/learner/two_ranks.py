@@ -14,15 +14,17 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from services.learner import distributed, models, ppo
+from services.learner.actor_critic import ActorCritic
 from services.learner.batch import collate
 from services.learner.distributed import World, join_world
+from services.learner.targets import evaluate
 from tests.learner.samples import changed, load_models, make_groups
 
 SETTINGS = changed(epochs=2, minibatches=3, micro_batch_tokens=40, entropy_coef=0.01)
 GROUPS, COMPLETIONS = 5, 3  # five rows to a minibatch: one rank has a row less, and an idle micro-batch
 
 
-def updates(actor_critic: ppo.ActorCritic, first: int, last: int) -> dict[str, float]:
+def updates(actor_critic: ActorCritic, first: int, last: int) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for step in range(first, last):
         batch = collate(make_groups(GROUPS, COMPLETIONS, seed=step, version=step))
@@ -95,12 +97,12 @@ def check_skip(folder: Path, name: str, world: World) -> None:
 def check_load_after_a_forward_pass(folder: Path, name: str, world: World) -> None:
     """Evaluation leaves gathered weights behind; loading must reach the shards and not those copies."""
     actor_critic, batch = load_models(folder / name, world), collate(make_groups(2, 2))
-    before = ppo.evaluate(actor_critic, batch, SETTINGS)
+    before = evaluate(actor_critic, batch, SETTINGS)
     state = load_file(folder / f"{name}-policy.safetensors")
     distributed.load_full_state(actor_critic.policy, state)
     for key, value in distributed.full_state(actor_critic.policy).items():
         assert torch.equal(value, state[key]), key
-    after = ppo.evaluate(actor_critic, batch, SETTINGS)
+    after = evaluate(actor_critic, batch, SETTINGS)
     assert not torch.allclose(before.old_logprobs, after.old_logprobs, atol=1e-3)
 
 
