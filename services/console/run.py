@@ -116,7 +116,7 @@ def conclude(run: Path) -> None:
             console.print(table)
     checkpoints = sorted((run / "checkpoints").glob("step-*/policy"))
     took = ", ".join(f"{name} {value:g} s" for name, value in facts["seconds"].items())
-    console.print(f"{facts['steps']} steps; {took}")
+    console.print(f"{facts['steps']} steps; {took}", soft_wrap=True)
     for label, path in (
         ("report", run / "report.json"),
         ("plot", report.plot(run)),
