@@ -1,5 +1,6 @@
 """Who is alive: each service process keeps a key with a time to live, holding what others need to know."""
 
+import contextlib
 import json
 import os
 import socket
@@ -61,11 +62,15 @@ class Heartbeat:
         self._streams.client.set(self._key, json.dumps(facts), ex=EXPIRY_SECONDS)
 
     def stop(self) -> None:
-        """Leave politely: what this worker still holds may be taken over at once."""
+        """Leave politely: what this worker still holds may be taken over at once.
+
+        Without Redis there is nobody to tell, and the key expires by itself.
+        """
         self._stop.set()
         self._thread.join(timeout=BEAT_SECONDS)
-        self._streams.client.delete(self._key)
-        self._streams.event("leave", self._service, self._id)
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+            self._streams.client.delete(self._key)
+            self._streams.event("leave", self._service, self._id)
 
     @property
     def _key(self) -> str:

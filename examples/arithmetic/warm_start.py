@@ -22,10 +22,11 @@ from examples.arithmetic.tokenizer import build_tokenizer
 
 MAX_LENGTH = 2048
 TRAIN_ROWS, HELDOUT_ROWS = 4096, 1024
-TARGET_ACCURACY = 0.43
+TARGET_ACCURACY = 0.42
 MAX_STEPS = 1000
 PROBE_ROWS = 512
-PROBE_BELOW_LOSS = 0.08
+PROBE_EVERY = 3
+PROBE_BELOW_LOSS = 0.048
 """Loss per token above which no model solves enough to be worth probing."""
 IGNORED = -100
 MAX_NEW_TOKENS = 64
@@ -106,19 +107,15 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
 
 
 def train(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, batch_size: int = 32
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, batch_size: int = 64
 ) -> Iterator[tuple[int, float, float | None]]:
     """Train on fresh problems until the target, yielding (step, loss per token, expected accuracy if probed).
 
-    Muon for the matrices: it takes about half the steps that AdamW does here.
+    Plain AdamW, the optimizer that PPO goes on with. Muon takes two thirds of the time to the same accuracy,
+    but PPO then learns several times slower from where it ends.
     """
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=2e-3, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-    ]
-    warm_up = [torch.optim.lr_scheduler.LinearLR(o, start_factor=0.05, total_iters=20) for o in optimizers]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.05, total_iters=20)
     probe = supervised_batch(tokenizer, first_problems("heldout", PROBE_ROWS))
     fresh, recent_loss, probed_at = problems("train", seed=seed + 1), math.inf, 0
     for step in range(1, MAX_STEPS + 1):
@@ -126,12 +123,11 @@ def train(
         loss = -token_logprobs(model, token_ids, labels).sum() / (labels != IGNORED).sum()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, schedule in zip(optimizers, warm_up, strict=True):
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
+        optimizer.step()
+        optimizer.zero_grad()
+        warm_up.step()
         recent_loss = loss.item() if step == 1 else 0.8 * recent_loss + 0.2 * loss.item()
-        if recent_loss < PROBE_BELOW_LOSS and step - probed_at >= 4:
+        if recent_loss < PROBE_BELOW_LOSS and step - probed_at >= PROBE_EVERY:
             probed_at = step
             expected = expected_accuracy(model, *probe)
             yield step, recent_loss, expected
