@@ -42,7 +42,9 @@ class Image:
     @property
     def command(self) -> list[str]:
         """ENTRYPOINT and CMD."""
-        return [*json.loads(self.only("ENTRYPOINT")), *json.loads(self.only("CMD"))]
+        return [
+            word for name in ("ENTRYPOINT", "CMD") for rest in self.all(name) for word in json.loads(rest)
+        ]
 
     def unpack(self, folder: Path) -> Path:
         """Copy what the image copies, and nothing else, to `folder`; returns it."""
@@ -62,15 +64,16 @@ def read(dockerfile: Path) -> Image:
 
 
 def environment_in(app: Path) -> dict[str, str]:
-    """Variables under which `python` sees the installed packages and the files in `app`, and no checkout.
+    """Variables under which `python` and `rollstream` find the installed packages and `app`, no checkout.
 
     `-S` leaves out the .pth files by which an editable install would show it the whole repository.
     """
     tools = app.with_name(f"{app.name}-bin")
     tools.mkdir(exist_ok=True)
-    python = tools / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-    python.chmod(0o755)
+    commands = {"python": f'"{sys.executable}" -S', "rollstream": "python -m services.console"}
+    for name, command in commands.items():
+        (tools / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (tools / name).chmod(0o755)
     packages = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
     return {
         "PATH": f"{tools}:{os.environ['PATH']}",

@@ -23,8 +23,8 @@ CONFIGURED = ("rollout", "reward", "learner")
 def start_command(name: str) -> list[str]:
     """What the container of a service runs."""
     service = load(BASE)["services"][name]
-    assert "command" not in service
-    return service.get("entrypoint") or image.read(DOCKERFILES[name]).command
+    assert "entrypoint" not in service
+    return service.get("command") or image.read(DOCKERFILES[name]).command
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_service_starts_alone_and_accepts_its_configuration(app: Path, name: s
         (port,) = load(BASE)["services"][name]["ports"]
         assert tables[name]["port"] == int(port.rsplit(":", 1)[1])
     if name == "rollout":
-        assert tables[name]["url"] == f"http://{os.uname().nodename}:8000"
+        assert tables[name]["url"] is None, "each replica gives out its own address"
     if name != "reward":
         (cache,) = [v for v in load(BASE)["services"][name]["volumes"] if v.startswith("cache:")]
         made = Path("/app") / image.read(DOCKERFILES["model"]).command[-1]
@@ -139,8 +139,7 @@ def test_the_console_shows_a_run_from_its_image(app: Path, redis_server: RedisSe
     environ = variables("console", app) | {"ROLLSTREAM_REDIS__URL": redis_server.url}
     done = run(image.read(DOCKERFILES["console"]).command, app, environ)
     assert done.returncode == 0 and "no service of this run is alive" in done.stdout, done.stderr
-    command = start_command("console")
-    assert command[:2] == ["sh", "-c"] and "rollstream status --config run.toml" in command[2]
+    assert " ".join(image.read(DOCKERFILES["console"]).command) in start_command("console")[-1]
 
 
 @pytest.mark.parametrize("app", ["reward"], indirect=True)
