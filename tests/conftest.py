@@ -15,8 +15,8 @@ import redis
 
 from shared.stream import Streams, connect
 
-# Threads of torch that spin while they wait starve the services that the tests start beside them.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Several services run beside the tests on few cores, where more threads only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def free_port() -> int:

@@ -13,8 +13,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the model and its training (default 0)")
     options = parser.parse_args()
 
-    # Threads that spin while they wait for one another take the cores from whatever else runs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads wait for one another awake, but not for long, in case something else wants the cores.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # Imported late: `--help` need not wait for torch.
     import torch
 
