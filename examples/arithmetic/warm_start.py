@@ -25,7 +25,7 @@ TRAIN_ROWS, HELDOUT_ROWS = 4096, 1024
 TARGET_ACCURACY = 0.42
 MAX_STEPS = 1000
 PROBE_ROWS = 512
-PROBE_EVERY = 3
+PROBE_EVERY = 5
 PROBE_BELOW_LOSS = 0.048
 """Loss per token above which no model solves enough to be worth probing."""
 IGNORED = -100
