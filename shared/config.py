@@ -150,7 +150,9 @@ def _options(overrides: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _value(text: str) -> Any:
-    """A TOML value where the text is one (0.02, true, ["a", "b"]), else the text itself."""
+    """A TOML array or inline table where the text is one; else the text itself, which pydantic converts."""
+    if not text.startswith(("[", "{")):
+        return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -177,4 +179,5 @@ def _explain(kind: type[Settings], path: Path, item: Any) -> str:
         return f"config {path}: unknown key {where!r}.{suggestion}"
     if item["type"] == "missing":
         return f"config {path}: {where!r} is required"
-    return f"config {path}: {where} = {json.dumps(item['input'], default=str)}: {item['msg']}"
+    seen = "***" if where == "redis.url" else json.dumps(item["input"], default=str)  # it may hold a password
+    return f"config {path}: {where} = {seen}: {item['msg']}"

@@ -44,9 +44,10 @@ class Reader:
                 GROUPS[self.source], self.consumer, {self.streams.key(self.source): ">"}, count, block_ms
             )
         except redis.ResponseError as error:
-            if "NOGROUP" not in str(error):
+            if "NOGROUP" not in str(error) and "UNBLOCKED" not in str(error):
                 raise
-            self.streams.ensure_groups()
+            # Only its own: each reader has to see for itself that its stream was lost.
+            self.streams.ensure_groups([self.source])
             self._held.clear()
             raise QueueLost(f"stream {self.source!r} of run {self.streams.run!r} had vanished") from error
         entries = [parse_entry(item) for _, items in reply or [] for item in items]

@@ -9,6 +9,14 @@ if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
 end
 """
 
+# KEYS: epoch. Redis 6.2 replicates a script's effects, so the clock may be read.
+NEXT_EPOCH = """
+local last = tonumber(redis.call('GET', KEYS[1]) or '0')
+local epoch = math.max(last + 1, tonumber(redis.call('TIME')[1]))
+redis.call('SET', KEYS[1], string.format('%.0f', epoch))
+return epoch
+"""
+
 # KEYS: epoch, in-flight set, prompts. ARGV: learner epoch, id, field, value, ...
 APPEND = (
     FENCE

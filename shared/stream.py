@@ -11,6 +11,7 @@ reply:
 """
 
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -18,6 +19,8 @@ from typing import Any, Literal
 import redis
 
 from shared import scripts
+
+log = logging.getLogger("rollstream.stream")
 
 StreamName = Literal["prompts", "rollouts", "experiences"]
 STREAMS: tuple[StreamName, ...] = ("prompts", "rollouts", "experiences")
@@ -70,7 +73,7 @@ def check_server(client: "redis.Redis", url: str) -> None:
         policy = client.info("memory").get("maxmemory_policy", "noeviction")
     except redis.RedisError as error:
         raise ValueError(
-            f"Redis at {where} cannot be used ({error}); start it, or set [redis] url / ROLLSTREAM_REDIS__URL."
+            f"Redis at {where} cannot be used ({error}); start it, or set redis.url / ROLLSTREAM_REDIS__URL."
         ) from error
     if policy != "noeviction":
         raise ValueError(
@@ -85,6 +88,7 @@ class Streams:
     def __init__(self, client: "redis.Redis", run: str) -> None:
         self.client = client
         self.run = run
+        self._next_epoch = client.register_script(scripts.NEXT_EPOCH)
         self._append = client.register_script(scripts.APPEND)
         self._release = client.register_script(scripts.RELEASE)
         self._forward = client.register_script(scripts.FORWARD)
@@ -94,24 +98,33 @@ class Streams:
         """Keys of a run share the hash tag `{run}`, so that they live in one cluster slot."""
         return f"rollstream:{{{self.run}}}:{name}"
 
-    def ensure_groups(self) -> None:
+    def ensure_groups(self, streams: Sequence[StreamName] = STREAMS) -> None:
         """Create streams and groups that are missing, each reading from its first entry."""
-        for stream, group in GROUPS.items():
+        for stream in streams:
             try:
-                self.client.xgroup_create(self.key(stream), group, id="0", mkstream=True)
+                self.client.xgroup_create(self.key(stream), GROUPS[stream], id="0", mkstream=True)
             except redis.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
 
     # The learner's end.
 
+    def forget_work(self) -> None:
+        """Delete all work in flight, in whatever hands: forwarding it will find nothing to acknowledge."""
+        self.client.delete(*(self.key(name) for name in (*STREAMS, "inflight")))
+
     def forget_run(self) -> None:
-        """Delete what an earlier run of this name left on the streams."""
-        self.client.delete(*(self.key(name) for name in (*STREAMS, "dead", "inflight")))
+        """Delete all that an earlier run of this name left behind."""
+        self.forget_work()
+        self.client.delete(self.key("dead"), self.key("events"))
 
     def next_learner_epoch(self) -> int:
-        """Fence every earlier learner of this run out and return this one's number."""
-        return int(self.client.incr(self.key("learner_epoch")))
+        """Fence every earlier learner of this run out and return this one's number.
+
+        Numbers follow the clock of Redis, so they also rise where Redis has lost the last one: the rollout
+        servers remember it.
+        """
+        return int(self._next_epoch(keys=[self.key("learner_epoch")], args=[]))
 
     def append_prompt(self, fields: Mapping[str, Any], payload: bytes, learner_epoch: int) -> bool:
         """Issue a prompt unless its id is in flight already. False if it was.
@@ -167,9 +180,12 @@ class Streams:
         return moved
 
     def event(self, kind: str, service: str, text: str) -> None:
-        """Tell people. Events are the only stream that is trimmed."""
+        """Tell people, if Redis is there. Events are the only stream that is trimmed."""
         fields: Any = {"kind": kind, "at": f"{time.time():.3f}", "service": service, "text": text}
-        self.client.xadd(self.key("events"), fields, maxlen=EVENTS_KEPT, approximate=True)
+        try:
+            self.client.xadd(self.key("events"), fields, maxlen=EVENTS_KEPT, approximate=True)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            log.warning("event not posted (%s): %s %s", error, kind, text[:200])
 
     def claim_from_the_dead(self, source: StreamName, consumer: str, alive: set[str]) -> int:
         """Take over what consumers outside `alive` left pending; the next `Reader.read` returns it.

@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +33,14 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
+
+
+def keep_lines(path: Path, wanted: Callable[[Any], bool]) -> None:
+    """Rewrite a file of JSON lines with the wanted rows only; whole, or left as it was."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        lines = [line for line in file if wanted(json.loads(line))]
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(path)

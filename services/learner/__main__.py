@@ -3,6 +3,8 @@
 import os
 import sys
 
+import redis
+
 from services.learner.config import LearnerSettings
 from shared.config import fail, parse_command_line
 from shared.stream import Fenced
@@ -16,8 +18,8 @@ def main() -> None:
     if not settings.model.path.is_dir():
         fail(f"model.path {settings.model.path} is not a folder; give a local Hugging Face model")
 
-    # How long OpenMP's threads spin while they wait for one another: some 30 microseconds. Not at all makes a PPO
-    # step half as long again on a free machine; the default makes it many times as long on a busy one.
+    # How long OpenMP's threads spin while they wait for one another: some 30 microseconds. Not at all makes a
+    # PPO step half as long again on a free machine; the default makes it many times as long on a busy one.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
     # torch only after the configuration is known to be good
@@ -27,7 +29,7 @@ def main() -> None:
     world = join_world()
     try:
         train(settings, world)
-    except (ValueError, Fenced) as error:
+    except (ValueError, Fenced, redis.RedisError) as error:
         fail(str(error))
     finally:
         world.leave()

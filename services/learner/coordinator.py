@@ -22,7 +22,7 @@ from services.learner.weight_sync import WeightPublisher
 from shared.auth import token_from_environment
 from shared.experience import Group, Sampling
 from shared.stream import Streams, check_server, connect
-from shared.telemetry import JsonLines
+from shared.telemetry import JsonLines, keep_lines
 from shared.workers import Heartbeat
 
 log = logging.getLogger("rollstream.learner")
@@ -48,7 +48,10 @@ class Coordinator:
         check_server(client, settings.redis.url)
         self.streams = Streams(client, run.name)
         learner_epoch = self.streams.next_learner_epoch()
-        if not resume:
+        if resume:
+            # What was in flight belongs to a policy that is gone; the same prompts are issued again.
+            self.streams.forget_work()
+        else:
             self.streams.forget_run()
         self.streams.ensure_groups()
         self.publisher = WeightPublisher(self.streams, token, learner_epoch)
@@ -74,12 +77,14 @@ class Coordinator:
             self.feed.restore(state["feed"])
             self.report.restore(state["report"])
             log.info("resumed from %s", resume)
+            keep_lines(run.path / "metrics.jsonl", lambda row: row["step"] <= self.step)
         self._evaluator = heldout and Evaluator(
             run.name, self.feed, heldout.rows, config.max_new_tokens, config.success_reward
         )
         self._metrics = JsonLines(run.path / "metrics.jsonl")
-        self._board = SummaryWriter(str(run.path / "tensorboard"), purge_step=self.step)
-        self._started = time.monotonic()
+        self._board = SummaryWriter(
+            str(run.path / "tensorboard"), purge_step=self.step + 1 if resume else None
+        )
         self._heartbeat = Heartbeat(self.streams, "learner", "learner", self._facts)
         self._heartbeat.start()
 
@@ -148,6 +153,7 @@ class Coordinator:
         optimizers: Mapping[str, dict[str, Tensor]],
     ) -> None:
         """Write a durable checkpoint, then acknowledge the experience it holds."""
+        self.feed.confirm_ownership()
         path = checkpoint.save(
             self._settings.run.path / "checkpoints",
             step,
@@ -165,7 +171,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Write the report and leave."""
-        self.report.write(self.feed.counts, seconds=time.monotonic() - self._started)
+        self.report.write(self.feed.counts)
         self._metrics.close()
         self._board.close()
         self.publisher.close()

@@ -11,15 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import redis
+from typing import TypeVar
 
 from services.learner.prompts import PromptSource
 from shared.codec import MalformedEntry, decode_group, encode
 from shared.experience import Group, Prompt
+from shared.outage import insist
 from shared.reader import Reader
 from shared.stream import Entry, QueueLost, Streams
 
+T = TypeVar("T")
 log = logging.getLogger("rollstream.feed")
 
 
@@ -59,6 +60,8 @@ class Feed:
         self._awaited: dict[str, Prompt] = {}  # evaluation prompts
         self._arrived: dict[str, Arrival] = {}
         self._consumed: list[Arrival] = []  # trained on, not yet released
+        self._version = 0
+        self._deaths_in_a_row = 0
         self._dead: set[str] = set()
         self._dead_cursor = "0"
         self.counts: Counter[str] = Counter()
@@ -83,18 +86,20 @@ class Feed:
 
     def issue(self, version: int) -> None:
         """Issue prompts until the credits or the prompts that the run still needs are used up."""
-        self._notice_dead()
+        self._version = version
+        self._insist(self._notice_dead)
         while (
             len(self._issued) < self._credits
             and self.counts["trained"] + len(self._issued) < self._total_groups
         ):
             position = self._source.position
             prompt = self._source.take(version)
-            if prompt.id in self._dead:
+            self.counts["issued"] += 1
+            if prompt.id in self._dead:  # since before this learner's checkpoint was taken up again
+                self.counts["dead"] += 1
                 continue
             self._append(prompt)
             self._issued[prompt.id] = (prompt, position)
-            self.counts["issued"] += 1
 
     def take(self, version: int) -> list[Group]:
         """The next batch, in order of issue; waits until all of it has arrived.
@@ -126,6 +131,12 @@ class Feed:
         self._release(self._consumed)
         self._consumed = []
 
+    def confirm_ownership(self) -> None:
+        """Raises:
+        Fenced: a newer learner owns the run, so nothing of this one may be written any more.
+        """
+        self._free([], [])
+
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Group]:
         """Send prompts through the services and wait for their scored groups, which are never trained on.
 
@@ -140,7 +151,7 @@ class Feed:
             if self._receive():
                 deadline = time.monotonic() + self._timeout
             self._check_progress(deadline)
-            self._notice_dead()
+            self._insist(self._notice_dead)
             ready = [self._arrived.pop(id) for id in list(self._awaited) if id in self._arrived]
             for arrival in ready:
                 del self._awaited[arrival.group.prompt.id]
@@ -149,54 +160,76 @@ class Feed:
         return [arrival.group for arrival in done]
 
     def _append(self, prompt: Prompt) -> None:
-        self._streams.append_prompt(prompt.fields(), encode(prompt), self._learner_epoch)
+        payload = encode(prompt)
+        self._insist(lambda: self._streams.append_prompt(prompt.fields(), payload, self._learner_epoch))
 
     def _release(self, arrivals: Sequence[Arrival]) -> None:
         entries = [arrival.entry for arrival in arrivals]
-        self._streams.release(entries, [entry.id for entry in entries], self._learner_epoch)
+        self._free(entries, [entry.id for entry in entries])
         for entry in entries:
             self._reader.done(entry)
 
+    def _free(self, entries: Sequence[Entry], ids: Sequence[str]) -> None:
+        self._insist(lambda: self._streams.release(entries, ids, self._learner_epoch))
+
+    def _issue_again(self, prompts: Sequence[Prompt]) -> None:
+        """Under the ids they have: whatever else comes back for them is dropped as a duplicate."""
+        self._free([], [prompt.id for prompt in prompts])
+        for prompt in prompts:
+            self._append(prompt)
+
+    def _insist(self, step: Callable[[], T]) -> T:
+        """The result of a step that may be repeated, however long Redis stays away within the timeout."""
+        return insist(step, self._timeout, self._reader.sweep_now)
+
     def _receive(self) -> int:
         """Read what has come and return how many groups were new. Waits a moment when there is nothing."""
-        self._while_waiting()
+        self._insist(self._while_waiting)
         try:
-            entries = self._reader.read(count=64, block_ms=200)
+            entries = self._insist(lambda: self._reader.read(count=64, block_ms=200))
         except QueueLost as loss:
-            log.warning("%s; %d prompts are issued again", loss, len(self._issued) + len(self._awaited))
+            wanted = [*(prompt for prompt, _ in self._issued.values()), *self._awaited.values()]
+            missing = [prompt for prompt in wanted if prompt.id not in self._arrived]
+            log.warning("%s; %d prompts are issued again", loss, len(missing))
             self._streams.event("lost", "learner", str(loss))
-            for prompt in [*(prompt for prompt, _ in self._issued.values()), *self._awaited.values()]:
-                if prompt.id not in self._arrived:
-                    self._append(prompt)
-            return 0
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            log.warning("Redis does not answer (%s); waiting for it", error)
-            self._reader.sweep_now()
-            time.sleep(1)
+            self._issue_again(missing)
             return 0
         return sum(self._accept(entry) for entry in entries)
 
     def _accept(self, entry: Entry) -> bool:
-        try:
-            group = decode_group(entry.payload)
-            self._check(group)
-        except MalformedEntry as error:
-            self._streams.dead_letter(entry, "experiences", "learner", str(error), attempts=1)
-            self._reader.done(entry)
-            return False
-        id = group.prompt.id
+        id = entry.id
         wanted = id in self._issued or id in self._awaited
         already = id in self._arrived or any(id == arrival.group.prompt.id for arrival in self._consumed)
         if not wanted or already:
             # Trained before the last restart, or delivered twice: acknowledged without a second effect.
             self.counts["duplicates"] += 1
-            self._streams.release([entry], [] if already else [id], self._learner_epoch)
+            self._free([entry], [] if already else [id])
             self._reader.done(entry)
             return False
+        try:
+            group = decode_group(entry.payload)
+            self._check(id, group)
+        except MalformedEntry as error:
+            cause = str(error)
+            self._insist(
+                lambda: self._streams.dead_letter(entry, "experiences", "learner", cause, attempts=1)
+            )
+            self._reader.done(entry)
+            return False
+        if group.max_version > self._version:
+            # A server still served what a learner before this one had published.
+            log.warning("group %s is of version %d, not trained yet: issued again", id, group.max_version)
+            self._free([entry], [id])
+            self._reader.done(entry)
+            self._append(group.prompt)
+            return False
         self._arrived[id] = Arrival(entry, group)
+        self._deaths_in_a_row = 0
         return True
 
-    def _check(self, group: Group) -> None:
+    def _check(self, id: str, group: Group) -> None:
+        if group.prompt.id != id:
+            raise MalformedEntry(f"the entry is for prompt {id}, its payload for {group.prompt.id}")
         for number, completion in enumerate(group.completions):
             if completion.reward is None:
                 raise MalformedEntry(f"completion {number} has no reward")
@@ -222,6 +255,12 @@ class Feed:
             self._awaited.pop(entry.id, None)
             self._streams.release([], [entry.id], self._learner_epoch)
             log.warning("group %s was dead-lettered: %s", entry.id, entry.fields.get("cause"))
+            self._deaths_in_a_row += 1
+            if self._deaths_in_a_row > 2 * self._credits:
+                raise ValueError(
+                    f"{self._deaths_in_a_row} groups in a row were dead-lettered, the last one by the "
+                    f"{entry.fields.get('stage')} service: {entry.fields.get('cause')}"
+                )
 
     def _check_progress(self, deadline: float) -> None:
         if time.monotonic() < deadline:

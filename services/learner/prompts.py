@@ -9,6 +9,8 @@ import random
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from jinja2 import TemplateError
+
 from shared.experience import Int32Array, Prompt, Sampling, prompt_id
 
 
@@ -41,7 +43,7 @@ def load_dataset(path: Path, tokenizer: Tokenizer, max_prompt_tokens: int) -> Da
     ValueError: file missing, a broken row (with its line number), or no row within the length limit.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: JSON may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"prompt file {path} cannot be read: {error}") from error
     rows, too_long, shortest = [], 0, None
@@ -50,7 +52,7 @@ def load_dataset(path: Path, tokenizer: Tokenizer, max_prompt_tokens: int) -> Da
             continue
         try:
             row = _render(json.loads(line), tokenizer)
-        except ValueError as error:
+        except (ValueError, TypeError, TemplateError) as error:
             raise ValueError(f"prompt file {path}, line {number}: {error}") from error
         if len(row.token_ids) <= max_prompt_tokens:
             rows.append(row)

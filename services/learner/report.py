@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ class Report:
         self._seed = seed
         self._prompts_too_long = prompts_too_long
         self._heldout: dict[str, dict[str, float]] = {"greedy": {}, "sampled": {}}
+        self._missing = 0
         self._steps: list[dict[str, float]] = []
+        self._seconds_before = 0.0
+        self._started = time.monotonic()
 
     def add_step(self, metrics: Mapping[str, float]) -> None:
         names = (
@@ -31,18 +35,30 @@ class Report:
         )
         self._steps.append({name: metrics[name] for name in names})
 
+    @property
+    def _seconds(self) -> float:
+        """Of training, those before a resume counted in."""
+        return self._seconds_before + time.monotonic() - self._started
+
     def add_heldout(self, when: str, metrics: Mapping[str, float]) -> None:
+        self._missing += int(metrics["eval/heldout/missing"])
         for mode, accuracies in self._heldout.items():
             if f"eval/heldout/{mode}/accuracy" in metrics:
                 accuracies[when] = round(metrics[f"eval/heldout/{mode}/accuracy"], 4)
 
     def state(self) -> dict[str, Any]:
-        return {"heldout": self._heldout, "steps": self._steps}
+        return {
+            "heldout": self._heldout,
+            "missing": self._missing,
+            "steps": self._steps,
+            "seconds": self._seconds,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._heldout, self._steps = dict(state["heldout"]), list(state["steps"])
+        self._missing, self._seconds_before = state["missing"], state["seconds"]
 
-    def write(self, counts: Mapping[str, int], seconds: float) -> None:
+    def write(self, counts: Mapping[str, int]) -> None:
         def column(name: str) -> list[float]:
             return [step[name] for step in self._steps]
 
@@ -53,6 +69,7 @@ class Report:
             "seed": self._seed,
             "steps": len(self._steps),
             "heldout": self._heldout,
+            "heldout_missing": self._missing,
             "logprob_gap": {
                 "mean": statistics.fmean(column("logprob_gap/mean")),
                 "max": max(column("logprob_gap/max")),
@@ -69,7 +86,7 @@ class Report:
             "tokens_generated": int(sum(column("tokens/completion"))),
             "tokens_trained": int(sum(column("tokens/trained"))),
             "seconds": {
-                "train": round(seconds, 1),
+                "train": round(self._seconds, 1),
                 "step_median": round(statistics.median(column("time/step")), 3),
             },
         }

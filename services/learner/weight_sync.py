@@ -13,6 +13,7 @@ import httpx
 import safetensors.torch
 from torch import Tensor
 
+from shared.outage import insist
 from shared.stream import Streams
 from shared.weights import PartInfo, TensorInfo, WeightManifest, WeightStatus, sha256
 from shared.workers import list_workers
@@ -21,6 +22,7 @@ log = logging.getLogger("rollstream.weights")
 
 PART_BYTES = 256 * 2**20
 _GRACE_SECONDS = 30.0
+_OUTAGE_SECONDS = 120.0
 _TEND_SECONDS = 0.5
 
 
@@ -52,6 +54,11 @@ class Update:
             parts=[PartInfo(nbytes=len(data), sha256=sha256([data])) for data in self.parts],
         )
 
+    @property
+    def identity(self) -> tuple[int, str, int]:
+        """Version, digest and learner epoch: what a server that has taken the update reports."""
+        return self.manifest.version, self.manifest.digest, self.manifest.learner_epoch
+
 
 class WeightPublisher:
     """Pushes updates to rollout servers, all at once, and retries those that missed one."""
@@ -68,7 +75,7 @@ class WeightPublisher:
     def publish(self, tensors: dict[str, Tensor], version: int) -> None:
         """Make this the current policy and push it to every live server, waiting a bounded time for them."""
         self._update = Update(tensors, version, self._learner_epoch)
-        self._push_where_needed()
+        insist(self._push_where_needed, _OUTAGE_SECONDS, lambda: None)
         wait(self._running.values(), timeout=_GRACE_SECONDS)
         self._collect()
 
@@ -87,11 +94,8 @@ class WeightPublisher:
         update = self._update
         assert update is not None
         for worker in list_workers(self._streams, "rollout"):
-            current = (worker.get("version"), worker.get("digest"))
-            if (
-                current != (update.manifest.version, update.manifest.digest)
-                and worker["id"] not in self._running
-            ):
+            current = (worker.get("version"), worker.get("digest"), worker.get("learner_epoch"))
+            if current != update.identity and worker["id"] not in self._running:
                 self._running[worker["id"]] = self._pool.submit(self._push, worker, update)
 
     def _collect(self) -> None:
@@ -112,8 +116,7 @@ class WeightPublisher:
         manifest = update.manifest
         try:
             status = WeightStatus.model_validate_json(self._call("GET", f"{worker['url']}/v1/weights"))
-            confirmed = (status.version, status.digest, status.learner_epoch)
-            if confirmed == (manifest.version, manifest.digest, manifest.learner_epoch):
+            if (status.version, status.digest, status.learner_epoch) == update.identity:
                 return  # its last heartbeat was older than its last update
             self._call("POST", base, json=manifest.model_dump())
             for number, data in enumerate(update.parts):

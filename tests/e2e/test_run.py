@@ -198,6 +198,27 @@ def test_an_overlapped_run_of_two_ranks_survives_the_death_of_its_rollout_server
     assert report["logprob_gap"]["max"] < 2, "stale data differ from the policy, but not wildly"
 
 
+def test_a_killed_learner_resumes_from_its_checkpoint_and_trains_each_group_once(
+    workspace: Path, ports: list[str], start: Any, redis_server: Any
+) -> None:
+    arguments = ("--run.name=killed", "--learner.steps=6", "--learner.checkpoint_every=2",
+                 "--learner.max_staleness=1", "--rollout.max_concurrent_groups=4")  # fmt: skip
+    run = start(workspace, *ports, *arguments)
+    with connect(redis_server.url) as client:
+        streams = Streams(client, "killed")
+        steps = lambda: [e for e in streams.tail("events", 1000) if e.fields["kind"] == "step"]  # noqa: E731
+        wait_for_event(streams, "checkpoint", run)
+        (learner,) = list_workers(streams, "learner")
+        os.kill(learner["pid"], signal.SIGKILL)
+        assert run.process.wait(120) != 0 and len(steps()) < 6
+        start(workspace, *ports, *arguments, "--resume").wait()
+        assert streams.in_flight() == set()
+    folder = workspace / "runs" / "killed"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["steps"] == 6 and report["groups_issued"] == report["groups_trained"] == 24
+    assert [row["step"] for row in rows_of(folder / "metrics.jsonl") if "eps" in row] == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_checkpoint_starts_a_new_run_in_the_engine(workspace: Path, ports: list[str], start: Any) -> None:
     newest = sorted((workspace / "runs" / "sync" / "checkpoints").glob("step-*"))[-1] / "policy"
     start(workspace, *ports, "--run.name=again", f"--model.path={newest}", "--learner.steps=1").wait()

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from services.learner.prompts import PromptSource, Row
 from shared.codec import decode_prompt, encode
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 from shared.reader import Reader
-from shared.stream import Entry, Fenced, Streams
+from shared.stream import Entry, Fenced, QueueLost, Streams, connect
+from tests.conftest import RedisServer
 
 
 def make_feed(streams: Streams, **changes: Any) -> Feed:
@@ -43,6 +45,16 @@ def answer(prompt: Prompt, version: int, **changes: Any) -> Group:
     return Group(prompt=prompt, completions=[completion], worker="w", weights_digest="d")
 
 
+def read_some(reader: Reader) -> list[Entry]:
+    """What comes within a second or so, also after the stream was lost."""
+    for _ in range(2):
+        try:
+            return reader.read(1, 1000)
+        except QueueLost:
+            continue
+    raise AssertionError(f"{reader.source} was lost twice")
+
+
 def pass_on(streams: Streams, entries: list[Entry], version: int | None = None, **changes: Any) -> list[str]:
     """Answer these prompt entries as rollout and reward service would."""
     reward = Reader(streams, "rollouts", "reward")
@@ -50,7 +62,7 @@ def pass_on(streams: Streams, entries: list[Entry], version: int | None = None, 
         prompt = decode_prompt(entry.payload)
         group = answer(prompt, prompt.issued_version if version is None else version, **changes)
         streams.forward(entry, "prompts", "rollouts", prompt.fields(), b"")
-        (rollout,) = reward.read(1, 1000)
+        (rollout,) = read_some(reward)
         streams.forward(rollout, "rollouts", "experiences", group.fields(), encode(group))
     return [entry.id for entry in entries]
 
@@ -64,7 +76,10 @@ def services(streams: Streams, reverse: bool = False) -> Iterator[list[str]]:
     def work() -> None:
         reader = Reader(streams, "prompts", "rollout")
         while not stop.is_set():
-            entries = reader.read(8, 50)
+            try:
+                entries = reader.read(8, 50)
+            except QueueLost:
+                continue
             answered.extend(pass_on(streams, entries[::-1] if reverse else entries))
 
     thread = threading.Thread(target=work)
@@ -121,19 +136,21 @@ def test_nothing_is_acknowledged_before_release(streams: Streams) -> None:
     assert not set(ids) & streams.in_flight()
 
 
-def test_a_restarted_learner_gets_unreleased_groups_again_and_released_ones_never(streams: Streams) -> None:
+def test_a_restarted_learner_issues_again_what_its_checkpoint_does_not_hold(streams: Streams) -> None:
     first = make_feed(streams)
     with services(streams):
         released = step(first, 0)
         first.release()
         state = first.state()
         lost = step(first, 1)  # trained, but the learner dies before the next checkpoint
+        first.issue(2)
+    streams.forget_work()  # as a resumed learner does
+    streams.ensure_groups()
     second = make_feed(streams)
     second.restore(state)
     with services(streams) as answered:
         again = step(second, 1)
-    assert again == lost and not set(again) & set(released)
-    assert not set(again) & set(answered), "they came from the stream, not from a second generation"
+    assert again == lost == answered[:4] and not set(again) & set(released)
     assert second.counts["trained"] == 8 and second.counts["issued"] == 8
 
 
@@ -201,19 +218,79 @@ def test_a_completion_older_than_its_prompt_is_dead_lettered(streams: Streams) -
 
 
 def test_prompts_are_issued_again_after_redis_lost_them(streams: Streams) -> None:
+    """Also when a rollout worker is the first to notice."""
     feed = make_feed(streams, total_groups=4)
     feed.issue(0)
-    assert feed._receive() == 0
+    other = Reader(streams, "prompts", "other")
+    assert len(other.read(4, 100)) == 4
     streams.forget_run()
-    with services_after(streams, feed):
+    with pytest.raises(QueueLost):
+        other.read(1, 100)
+    with services(streams):
         assert len(step(feed, 0)) == 4
 
 
-@contextmanager
-def services_after(streams: Streams, feed: Feed) -> Iterator[None]:
-    feed._receive()  # notices the loss, makes the streams anew and issues again
+def test_prompts_are_issued_again_when_only_the_experiences_were_lost(streams: Streams) -> None:
+    feed = make_feed(streams, total_groups=4)
+    feed.issue(0)
+    pass_on(streams, Reader(streams, "prompts", "w").read(4, 100))
+    streams.client.delete(streams.key("experiences"))
     with services(streams):
-        yield
+        assert len(step(feed, 0)) == 4
+
+
+def test_the_learner_waits_for_a_redis_that_is_away(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    try:
+        with connect(server.url, timeout=1.0) as client:
+            streams = Streams(client, "away")
+            streams.ensure_groups()
+            feed = make_feed(streams, total_groups=4, timeout=60.0)
+            feed.issue(0)
+            server.kill()
+            back = threading.Timer(8.0, server.start)  # longer than the client's own retries
+            back.start()
+            try:
+                feed._receive()
+                feed.issue(0)
+            finally:
+                back.join()
+            with services(streams):
+                assert len(step(feed, 0)) == 4
+    finally:
+        server.kill()
+
+
+def test_an_outage_without_end_becomes_an_error(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    with connect(server.url, timeout=0.5) as client:
+        streams = Streams(client, "gone")
+        streams.ensure_groups()
+        feed = make_feed(streams, timeout=0.5)
+        server.kill()
+        with pytest.raises(ValueError, match="Redis has not answered"):
+            feed.issue(0)
+
+
+def test_a_group_of_a_version_not_trained_yet_is_generated_again(streams: Streams) -> None:
+    """A server may still serve what an earlier learner had published beyond the checkpoint."""
+    feed = make_feed(streams, total_groups=4)
+    feed.issue(5)
+    pass_on(streams, Reader(streams, "prompts", "w").read(4, 100), version=8)
+    with services(streams):
+        groups = feed.take(5)
+    assert {group.max_version for group in groups} == {5}
+    assert streams.tail("dead", 10) == []
+
+
+def test_a_run_in_which_every_group_dies_ends_with_the_cause(streams: Streams) -> None:
+    feed = make_feed(streams)
+    reader = Reader(streams, "prompts", "w")
+    with pytest.raises(ValueError, match=r"in a row were dead-lettered.*rollout service: too long"):
+        for _ in range(10):
+            feed.issue(0)
+            for entry in reader.read(4, 100):
+                streams.dead_letter(entry, "prompts", "rollout", "too long", attempts=1)
 
 
 def test_a_silent_pipeline_ends_with_an_error_that_says_where_the_groups_are(streams: Streams) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import TemplateError
 
 from services.learner.prompts import PromptSource, load_dataset
 from shared.experience import Sampling
@@ -70,6 +71,22 @@ def test_a_broken_row_is_refused_with_its_line_number(tmp_path: Path, row: Any, 
     with pytest.raises(ValueError) as caught:
         load_dataset(path, Letters(), 100)
     assert "line 2" in str(caught.value) and message in str(caught.value)
+
+
+def test_unicode_line_separators_inside_a_row_are_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps(chat("one\u2028two\u0085three"), ensure_ascii=False), encoding="utf-8")
+    (row,) = load_dataset(path, Letters(), 100).rows
+    assert row.text == "<user>one\u2028two\u0085three<assistant>"
+
+
+def test_a_row_that_the_chat_template_refuses_is_named_by_its_line(tmp_path: Path) -> None:
+    class Strict(Letters):
+        def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:
+            raise TemplateError("roles must alternate")
+
+    with pytest.raises(ValueError, match="line 1: roles must alternate"):
+        load_dataset(write(tmp_path / "p.jsonl", chat("hello")), Strict(), 100)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

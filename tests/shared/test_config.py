@@ -42,6 +42,19 @@ def test_a_value_that_is_no_toml_is_text(tmp_path: Path) -> None:
     assert settings.learner.prompts == Path("../data/train.jsonl")
 
 
+def test_a_name_that_looks_like_a_number_is_a_name(tmp_path: Path) -> None:
+    path = write(tmp_path, MODEL)
+    assert load_settings(LearnerTables, path, {}, ["--run.name=7"]).run.name == "7"
+    assert load_settings(LearnerTables, path, {"ROLLSTREAM_RUN__NAME": "2026-11-20"}).run.name == "2026-11-20"
+
+
+def test_a_bad_redis_address_is_not_repeated_with_its_password(tmp_path: Path) -> None:
+    path = write(tmp_path, MODEL + '[redis]\nurl = "redis:/:secret@host"\n')
+    with pytest.raises(ValueError, match=r"redis\.url") as caught:
+        load_settings(LearnerTables, path, {})
+    assert "secret" not in str(caught.value)
+
+
 def test_a_token_in_the_environment_is_not_taken_for_a_table(tmp_path: Path) -> None:
     load_settings(
         LearnerTables, write(tmp_path, MODEL), {"ROLLSTREAM_TOKEN": "x", "ROLLSTREAM_REWARD_TOKEN": "y"}

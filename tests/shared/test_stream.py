@@ -99,6 +99,13 @@ def test_an_older_learner_is_fenced_from_issuing_and_releasing(streams: Streams)
     assert issue(streams, 2, second)
 
 
+def test_a_learner_epoch_rises_also_after_redis_lost_the_last_one(streams: Streams) -> None:
+    before = streams.next_learner_epoch()
+    assert streams.next_learner_epoch() == before + 1
+    streams.client.delete(streams.key("learner_epoch"))
+    assert streams.next_learner_epoch() >= before
+
+
 def test_an_emptied_redis_is_reported_and_its_streams_made_anew(streams: Streams) -> None:
     reader = Reader(streams, "prompts", "w")
     streams.client.delete(streams.key("prompts"))
