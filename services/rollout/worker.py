@@ -21,6 +21,9 @@ from shared.workers import alive_ids
 ATTEMPTS = 3
 """How often a prompt is tried when the engine raises."""
 
+VERSION_SECONDS = 5.0
+"""How long a prompt of a newer version is held, and how long others may take it after it was handed back."""
+
 _BLOCK_MS = 500
 _CLAIM_SECONDS = 2.0
 _OUTAGE_SECONDS = 1.0
@@ -45,6 +48,8 @@ class StreamWorker:
         self._weights = weights
         self._max_groups = max_groups
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reading = asyncio.Lock()
+        self._too_new: int | None = None
 
     @property
     def groups_in_flight(self) -> int:
@@ -57,22 +62,44 @@ class StreamWorker:
         EngineDead: nothing more can be generated here.
         """
         await self._weights.wait_for(0)
-        claimer = asyncio.create_task(self._claim())
+        loops = [asyncio.create_task(self._take_prompts()), asyncio.create_task(self._claim())]
         try:
-            while True:
-                for entry in await self._read():
-                    self._tasks.add(asyncio.create_task(self._answer(entry)))
-                await self._reap()
+            ended, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in ended:
+                loop.result()
         finally:
-            claimer.cancel()
-            for task in self._tasks:
+            started = [*loops, *self._tasks]
+            for task in started:
                 task.cancel()
-            await asyncio.gather(claimer, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*started, return_exceptions=True)
+
+    async def _take_prompts(self) -> None:
+        while True:
+            await self._leave_prompts_to_others()
+            for entry in await self._read():
+                self._tasks.add(asyncio.create_task(self._answer(entry)))
+            await self._reap()
+
+    async def _leave_prompts_to_others(self) -> None:
+        """After handing a prompt back, read none until its version is served here or others had time."""
+        if self._too_new is not None:
+            await self._comes_to_serve(self._too_new)
+            self._too_new = None
+
+    async def _comes_to_serve(self, version: int) -> bool:
+        """Whether `version` or a later one is served within `VERSION_SECONDS`."""
+        try:
+            async with asyncio.timeout(VERSION_SECONDS):
+                await self._weights.wait_for(version)
+        except TimeoutError:
+            return False
+        return True
 
     async def _read(self) -> list[Entry]:
         free = self._max_groups - len(self._tasks)
         try:
-            return await asyncio.to_thread(self._reader.read, free, _BLOCK_MS)
+            async with self._reading:
+                return await asyncio.to_thread(self._reader.read, free, _BLOCK_MS)
         except QueueLost as error:
             log.error("%s; waiting for the learner to issue its prompts again", error)
         except redis.RedisError as error:
@@ -106,11 +133,11 @@ class StreamWorker:
             await asyncio.sleep(_CLAIM_SECONDS)
 
     async def _answer(self, entry: Entry) -> None:
-        """Forward a prompt's group, or bury the entry with its cause."""
+        """Forward a prompt's group, hand the prompt back, or bury the entry with its cause."""
         try:
             prompt = decode_prompt(entry.payload)
-            await self._weights.wait_for(prompt.issued_version)
-            completions = await self._generate(prompt)
+            served = await self._comes_to_serve(prompt.issued_version)
+            completions = await self._generate(prompt) if served else None
         except (MalformedEntry, PromptRefused) as error:
             await self._bury(entry, str(error), attempts=1)
         except EngineDead:
@@ -118,7 +145,10 @@ class StreamWorker:
         except Exception as error:  # whatever the engine raised, ATTEMPTS times
             await self._bury(entry, f"{type(error).__name__}: {error}", ATTEMPTS)
         else:
-            await self._forward(entry, prompt, completions)
+            if completions is None:
+                await self._hand_back(entry, prompt)
+            else:
+                await self._forward(entry, prompt, completions)
         self._reader.done(entry)
 
     async def _generate(self, prompt: Prompt) -> list[Completion]:
@@ -147,6 +177,18 @@ class StreamWorker:
         )
         self.tokens_generated += group.tokens
         self.groups_done += delivered
+
+    async def _hand_back(self, entry: Entry, prompt: Prompt) -> None:
+        """Put a prompt of a newer version at the end of its stream, where a server that is not behind finds
+        it and the prompts behind it come first. Nothing is put back if the learner has purged it meanwhile.
+        """
+        log.info("prompt %s asks for version %d, handing it back", prompt.id, prompt.issued_version)
+        self._too_new = prompt.issued_version
+        fields = prompt.fields()
+        async with self._reading:  # a read that still waits here would get the prompt at once
+            await self._until_redis_answers(
+                lambda: self._streams.forward(entry, "prompts", "prompts", fields, entry.payload)
+            )
 
     async def _bury(self, entry: Entry, cause: str, attempts: int) -> None:
         log.error("prompt %s cannot be answered: %s", entry.id, cause)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers import LlamaForCausalLM
 
+from services.rollout import worker
 from services.rollout.engine import EngineDead, ModelBroken, UpdateFailed
 from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
@@ -169,6 +170,69 @@ def test_what_a_stopped_worker_leaves_is_taken_over_by_the_next(room: Room) -> N
     asyncio.run(body())
     assert not room.asker.streams.pending("prompts", "one")
     assert {group.worker for group in room.asker.groups()} == {"two"}
+
+
+def test_a_server_that_is_behind_hands_newer_prompts_back_and_answers_those_behind_them(
+    room: Room, tied_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "VERSION_SECONDS", 0.3)
+    newer = [make_prompt([5], issued_version=1) for _ in range(6)]
+    present = [make_prompt([5], issued_version=0) for _ in range(3)]
+    streams = room.asker.streams
+    ahead = Room(streams, tied_model, tmp_path / "ahead")
+
+    async def behind_alone() -> None:
+        await room.push(0)
+        room.asker.issue([*newer, *present])
+        await until(lambda: len(room.asker.answered(present)) == 3)
+        assert not room.asker.answered(newer)
+        await ahead.push(1)
+        await with_worker(ahead, "ahead", until(lambda: len(room.asker.answered(newer)) == 6))
+
+    asyncio.run(with_worker(room, "behind", behind_alone()))
+    ahead.weights.close()
+    by_worker = {group.prompt.id: group.worker for group in room.asker.groups()}
+    assert {by_worker[prompt.id] for prompt in newer} == {"ahead"}
+    assert {by_worker[prompt.id] for prompt in present} == {"behind"}
+    assert len(room.asker.groups()) == 9 and not streams.after("prompts", "0")
+
+
+def test_a_prompt_that_was_purged_while_it_was_held_is_not_put_back(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "VERSION_SECONDS", 0.3)
+    streams = room.asker.streams
+    one = room.worker("one")
+
+    async def body() -> None:
+        await room.push(0)
+        room.asker.issue([make_prompt([5], issued_version=1)])
+        task = asyncio.create_task(one.run())
+        try:
+            await until(lambda: one.groups_in_flight == 1)
+            await asyncio.to_thread(streams.forget_run)
+            await until(lambda: one.groups_in_flight == 0)
+            assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
+    assert not streams.after("prompts", "0") and not streams.after("dead", "0")
+
+
+def test_a_failure_while_claiming_ends_the_worker(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(streams: Streams) -> set[str]:
+        raise ValueError("a heartbeat that is no JSON")
+
+    monkeypatch.setattr(worker, "alive_ids", fail)
+
+    async def body() -> None:
+        await room.push(0)
+        with pytest.raises(ValueError, match="no JSON"):
+            await asyncio.wait_for(room.worker("one").run(), timeout=20)
+
+    asyncio.run(body())
 
 
 def test_a_redis_that_restarts_costs_no_prompt(tied_model: Models, tmp_path: Path) -> None:
