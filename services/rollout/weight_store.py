@@ -79,7 +79,7 @@ class WeightStore:
         return WeightStatus(
             version=self.version,
             digest=self._served.manifest.digest if self._served else None,
-            learner_epoch=self._epoch,
+            learner_epoch=self._served.manifest.learner_epoch if self._served else None,
             state=self._state,
             receiving_version=arriving.version if arriving else None,
         )

@@ -111,5 +111,6 @@ def test_the_heartbeat_and_the_status_tell_what_is_served(
             return dict(facts)
 
         wait_until(lambda: beat()["version"] == weights.version)
+        assert beat()["learner_epoch"] == weights.learner_epoch == server.epoch
         assert beat()["url"] == server.url and beat()["service"] == "rollout"
         assert int(str(beat()["tokens_generated"])) > 0

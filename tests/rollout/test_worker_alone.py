@@ -12,7 +12,7 @@ from services.rollout import worker
 from services.rollout.engine import EngineDead, ModelBroken, UpdateFailed
 from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
-from services.rollout.weight_store import WeightStore
+from services.rollout.weight_store import Conflict, WeightStore
 from services.rollout.worker import ATTEMPTS, StreamWorker
 from shared.experience import Completion, Float32Array, Int32Array, Prompt, VersionSpan
 from shared.stream import Streams, connect
@@ -273,6 +273,24 @@ def test_a_failed_update_keeps_the_old_version_and_a_broken_model_serves_none(ro
         room.engine.update_failure = None
         await room.push(3)
         assert (room.weights.version, room.weights.status.state) == (3, "serving")
+
+    asyncio.run(body())
+
+
+def test_the_status_tells_the_learner_epoch_of_the_served_weights_not_of_arriving_ones(room: Room) -> None:
+    def served() -> tuple[int | None, int | None]:
+        return room.weights.status.version, room.weights.status.learner_epoch
+
+    async def body() -> None:
+        assert served() == (None, None)
+        await room.push(4, epoch=1)
+        manifest, _ = make_update(tensors_of(room.model), 2, epoch=2)
+        await room.weights.open(manifest)
+        assert served() == (4, 1)
+        with pytest.raises(Conflict, match="epoch 2 has taken the run"):
+            await room.push(5, epoch=1)
+        await room.push(2, epoch=2)
+        assert served() == (2, 2)
 
     asyncio.run(body())
 
