@@ -59,11 +59,10 @@ def _training(progress: Progress) -> Table:
         rows = [row[name] for _, row in sorted(progress.evaluations.items()) if name in row]
         table.add_row(f"{mode} accuracy", _number(evaluation, name), sparkline(rows))
     table.add_row("KL to reference", _number(step, "objective/kl"), "per completion")
-    table.add_row(
-        "tokens/s",
-        f"{progress.generated_per_second:,.0f}",
-        f"generated, {progress.trained_per_second:,.0f} trained",
+    generated, trained = (
+        _number(step, f"tokens/{kind}_per_second", ",.0f") for kind in ("generated", "trained")
     )
+    table.add_row("tokens/s", generated, f"generated, {trained} trained")
     mean, highest = _number(step, "staleness/mean"), _number(step, "staleness/max")
     table.add_row("staleness", mean, f"mean, {highest} at most")
     return table
@@ -102,5 +101,5 @@ def sparkline(values: Iterable[float]) -> str:
     return "".join(BARS[round((value - low) * scale)] for value in shown)
 
 
-def _number(metrics: Mapping[str, float], name: str) -> str:
-    return f"{metrics[name]:.3f}" if name in metrics else "-"
+def _number(metrics: Mapping[str, float], name: str, form: str = ".3f") -> str:
+    return format(metrics[name], form) if name in metrics else "-"

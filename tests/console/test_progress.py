@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from rich.console import Console
 
 from services.console.progress import Progress
@@ -38,7 +37,6 @@ def test_steps_and_evaluations_are_followed(streams: Streams) -> None:
     assert progress.refresh() == []
     assert progress.newest_step["reward/mean"] == 5.5
     assert progress.newest_evaluation["eval/heldout/greedy/accuracy"] == 0.75
-    assert progress.trained_per_second == 2000.0
 
 
 def test_the_past_is_known_but_not_what_a_restart_undid(streams: Streams) -> None:
@@ -51,25 +49,17 @@ def test_the_past_is_known_but_not_what_a_restart_undid(streams: Streams) -> Non
     assert progress.newest_step["reward/mean"] == 9.0
 
 
-def test_the_generation_rate_comes_from_the_heartbeats_of_all_servers(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, tokens = 100.0, {"a": 1000, "b": 0}
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    beats = [
-        Heartbeat(streams, "rollout", "a", lambda: {"tokens_generated": tokens["a"]}),
-        Heartbeat(streams, "rollout", "b", lambda: {"tokens_generated": tokens["b"]}),
-    ]
-    progress = Progress(streams, with_past=False)
-    for beat in beats:
-        beat.beat()
-    progress.refresh()
-    assert progress.generated_per_second == 0.0
-    now, tokens = 104.0, {"a": 1400, "b": 200}
-    for beat in beats:
-        beat.beat()
-    progress.refresh()
-    assert progress.generated_per_second == 150.0
+def test_a_look_at_a_long_run_shows_its_newest_step_and_rates(streams: Streams) -> None:
+    for step in range(1, 1302):
+        post(streams, "step", STEP | {"tokens/generated_per_second": 10.0 * step}, step)
+    progress = Progress(streams, with_past=True)
+    assert len(progress.refresh()) == 1301
+    assert progress.newest_step["step"] == 1301
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(*status_views(progress))
+    (row,) = [line for line in captured.get().splitlines() if "tokens/s" in line]
+    assert row.split() == ["tokens/s", "13,010", "generated,", "1,500", "trained"]
 
 
 def test_the_panel_shows_training_workers_and_queues(streams: Streams) -> None:
