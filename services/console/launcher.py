@@ -1,5 +1,6 @@
 """Starts child processes, waits with them, and sees to it that none of them outlives it, however it ends."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -95,5 +96,6 @@ class Launcher:
 
     def _tell_guard(self, line: str) -> None:
         assert self._guard.stdin
-        self._guard.stdin.write(line + "\n")
-        self._guard.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # the guard was killed; stopping the children is up to us
+            self._guard.stdin.write(line + "\n")
+            self._guard.stdin.flush()

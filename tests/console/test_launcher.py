@@ -82,6 +82,17 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
     wait_until(lambda: not runs(child) and not runs(helper))
 
 
+def test_children_are_stopped_also_when_the_guard_was_killed(tmp_path: Path) -> None:
+    with Launcher(stop_timeout=5) as launcher:
+        children = [launcher.start(name, python(TELLS_ITS_END, tmp_path / "ends", name), tmp_path / name)
+                    for name in ("one", "two")]  # fmt: skip
+        for child in children:
+            wait_until(partial(is_up, child))
+        launcher._guard.kill()
+        launcher._guard.wait()
+    assert (tmp_path / "ends").read_text().split() == ["two", "one"]
+
+
 def test_a_signal_interrupts_the_wait_and_names_the_exit_status(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Launcher(stop_timeout=5) as launcher:
