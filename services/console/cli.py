@@ -1,5 +1,6 @@
 """The `rollstream` command. Heavy imports wait until a command runs, so that help answers at once."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,7 @@ def up(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")] = False,
 ) -> None:
     """Start the local stack, train, and stop everything when the learner ends."""
+    started = time.monotonic()
     from services.console.resolved import resolve
     from services.console.run import conclude, session, train
 
@@ -47,7 +49,7 @@ def up(
         resolved.console.stop_timeout, lambda launcher, screen: train(resolved, launcher, screen, {})
     )
     if status == 0:
-        conclude(resolved.run.path)
+        conclude(resolved.run.path, started)
     raise typer.Exit(status)
 
 

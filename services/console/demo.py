@@ -20,6 +20,7 @@ def demo(config: Path, seed: int, overrides: Sequence[str]) -> int:
     Raises:
     ValueError: bad configuration, a port in use, or an unfit Redis.
     """
+    started = time.monotonic()
     cache = Path("runs") / "cache" / f"{EXAMPLE}-seed{seed}"
     ours = {
         "run.name": f"demo-{time.strftime('%Y%m%d-%H%M%S')}",
@@ -37,7 +38,7 @@ def demo(config: Path, seed: int, overrides: Sequence[str]) -> int:
 
     status = session(resolved.console.stop_timeout, work)
     if status == 0:
-        conclude(resolved.run.path)
+        conclude(resolved.run.path, started)
     return status
 
 

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,6 +42,19 @@ def complete(run: Path, seconds: Mapping[str, float], redis_version: str) -> Non
         "redis-server": redis_version,
     }
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def add_total(run: Path, started: float) -> dict[str, Any]:
+    """Note the seconds since `started` (of the monotonic clock), plus those of the set-up before it.
+
+    Returns the report.
+    """
+    path = run / "report.json"
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    seconds = report["seconds"]
+    seconds["total"] = round(seconds.get("setup", 0.0) + time.monotonic() - started, 1)
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return report
 
 
 def package_versions() -> dict[str, str]:
@@ -96,7 +110,7 @@ def plot(run: Path) -> Path:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = _rows(run / "metrics.jsonl")
     figure, reward_axis = pyplot.subplots(figsize=(8, 4.5))
     rewards = {row["step"]: row["reward/mean"] for row in rows if "reward/mean" in row}
     reward_axis.plot(list(rewards), list(rewards.values()), color="tab:blue", alpha=0.7, label="mean reward")
@@ -118,8 +132,13 @@ def plot(run: Path) -> Path:
 def _heldout_answers(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {row["prompt"]: row for row in rows if row["mode"] == "greedy"}
+    return {row["prompt"]: row for row in _rows(path) if row["mode"] == "greedy"}
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a JSONL file. Only a newline ends one: `str.splitlines` would also cut at U+2028 in a text."""
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 def _answer(row: Mapping[str, Any]) -> Text:

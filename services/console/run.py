@@ -1,6 +1,5 @@
 """One training run on this machine, from the first process to the report."""
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -84,9 +83,7 @@ def train(resolved: Resolved, launcher: Launcher, screen: Screen, seconds: Mappi
         status = stack.run(watcher.look)
         watcher.tell()
     if status == 0:
-        seconds = {**seconds, "startup": ready - started}
-        total = sum(seconds.values()) + time.monotonic() - ready
-        report.complete(resolved.run.path, {**seconds, "total": total}, redis_version)
+        report.complete(resolved.run.path, {**seconds, "startup": ready - started}, redis_version)
     return status
 
 
@@ -106,10 +103,15 @@ def session(stop_timeout: float, work: Callable[[Launcher, Screen], int]) -> int
             return interruption.exit_status
 
 
-def conclude(run: Path) -> None:
-    """Print what a finished run reached and where its files are."""
+def conclude(run: Path, started: float) -> None:
+    """Plot a finished run, complete its times, print what it reached and where its files are.
+
+    Args:
+        started: when the command began, of the monotonic clock.
+    """
     console = Console(highlight=False)
-    facts = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    plot = report.plot(run)
+    facts = report.add_total(run, started)
     samples = report.samples_table(run, facts["steps"])
     for table in (samples, report.before_after_table(facts)):
         if table:
@@ -119,7 +121,7 @@ def conclude(run: Path) -> None:
     console.print(f"{facts['steps']} steps; {took}", soft_wrap=True)
     for label, path in (
         ("report", run / "report.json"),
-        ("plot", report.plot(run)),
+        ("plot", plot),
         ("model", checkpoints[-1]),
     ):
         console.print(f"{label:<7}{path}", soft_wrap=True)

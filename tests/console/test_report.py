@@ -1,6 +1,7 @@
 """The report completed, the tables and the plot."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from services.console.run import conclude
 
 def write_rows(path: Path, rows: list[dict[str, object]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def answer(question: str, reward: float, mode: str = "greedy") -> dict[str, object]:
@@ -64,9 +65,9 @@ def printed(view: object) -> str:
 
 
 def test_the_report_gains_times_and_versions_and_keeps_the_learners_part(run: Path) -> None:
-    report.complete(run, {"setup": 1.23, "warm_start": 60.0, "total": 99.96}, redis_version="6.2.14")
+    report.complete(run, {"setup": 1.23, "warm_start": 60.0}, redis_version="6.2.14")
     facts = json.loads((run / "report.json").read_text())
-    assert facts["seconds"] == {"train": 33.0, "setup": 1.2, "warm_start": 60.0, "total": 100.0}
+    assert facts["seconds"] == {"train": 33.0, "setup": 1.2, "warm_start": 60.0}
     assert facts["heldout"]["greedy"] == {"before": 0.6, "after": 0.9}
     assert facts["versions"]["redis-server"] == "6.2.14"
     assert facts["versions"]["torch"].startswith("2.") and "python" in facts["versions"]
@@ -91,6 +92,15 @@ def test_sample_completions_begin_with_those_whose_reward_changed(run: Path) -> 
     assert "<answer>[b]10[/b]</answer>" in text, "text of the model is no markup"
 
 
+def test_line_separators_inside_a_completion_do_not_end_its_row(run: Path) -> None:
+    odd = "one\u2028two\u2029three\x85four"
+    for step in (0, 2):
+        row = answer("odd?", 10) | {"completion": odd}
+        write_rows(run / "completions" / f"heldout-{step:06d}.jsonl", [row, answer("plain?", 1)])
+    table = report.samples_table(run, last_step=2)
+    assert table and table.row_count == 2
+
+
 def test_no_samples_are_shown_where_none_were_recorded(tmp_path: Path) -> None:
     assert report.samples_table(tmp_path, last_step=2) is None
 
@@ -103,7 +113,10 @@ def test_the_plot_is_a_picture(run: Path) -> None:
 def test_the_conclusion_names_the_files_and_how_to_serve_the_model(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    conclude(run)
+    report.complete(run, {"setup": 20.0}, redis_version="7")
+    conclude(run, started=time.monotonic() - 100.0)
     output = capsys.readouterr().out
     assert f"vllm serve {run}/checkpoints/step-000002/policy" in output
-    assert f"{run}/progress.png" in output and "2 steps; train 33 s" in output
+    assert f"{run}/progress.png" in output and "2 steps; train 33 s, setup 20 s, total 12" in output
+    seconds = json.loads((run / "report.json").read_text())["seconds"]
+    assert 120.0 <= seconds["total"] < 130.0, "set-up, and all since the command began"
