@@ -35,7 +35,7 @@ class Evaluator:
             for mode, temperature in MODES.items()
             for index in range(min(count, len(self._rows)))
         ]
-        groups = self._feed.evaluate(prompts)
+        groups = self._feed.evaluate(prompts, version)
         metrics: dict[str, float] = {}
         for mode in MODES:
             of_mode = [group for group in groups if group.prompt.metadata["evaluation"] == mode]

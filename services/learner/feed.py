@@ -137,11 +137,12 @@ class Feed:
         """
         self._free([], [])
 
-    def evaluate(self, prompts: Sequence[Prompt]) -> list[Group]:
+    def evaluate(self, prompts: Sequence[Prompt], version: int) -> list[Group]:
         """Send prompts through the services and wait for their scored groups, which are never trained on.
 
         Groups that were dead-lettered are missing from the result.
         """
+        self._version = version
         self._awaited = {prompt.id: prompt for prompt in prompts}
         for prompt in prompts:
             self._append(prompt)

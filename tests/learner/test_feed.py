@@ -310,12 +310,12 @@ def test_evaluation_prompts_come_back_at_once_released_and_are_not_trained_on(st
     feed = make_feed(streams, max_staleness=1)
     feed.issue(0)
     prompts = [
-        Prompt(id=f"e{number}", purpose="eval", epoch=0, index=number, n=1, issued_version=0, text="q",
+        Prompt(id=f"e{number}", purpose="eval", epoch=0, index=number, n=1, issued_version=3, text="q",
                token_ids=Int32Array([1]), sampling=Sampling(max_tokens=4))
         for number in range(5)
     ]  # fmt: skip
     with services(streams):
-        groups = feed.evaluate(prompts)
+        groups = feed.evaluate(prompts, version=3)
         assert sorted(group.prompt.id for group in groups) == [f"e{number}" for number in range(5)]
         assert not streams.in_flight() & {prompt.id for prompt in prompts}
         assert len(step(feed, 0)) == 4
