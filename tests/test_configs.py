@@ -1,0 +1,19 @@
+"""The run files that the project ships."""
+
+from pathlib import Path
+
+import pytest
+
+from services.console.config import ConsoleSettings
+from services.learner.config import LearnerSettings
+from services.reward.config import RewardSettings
+from services.rollout.config import RolloutSettings
+from shared.config import Settings, load_settings
+
+FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("kind", [RolloutSettings, RewardSettings, LearnerSettings, ConsoleSettings])
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
+def test_every_service_accepts_it(file: Path, kind: type[Settings]) -> None:
+    assert load_settings(kind, file, {}).run.name
