@@ -1,7 +1,7 @@
 """One TOML file per run, one table per service; each service reads the shared tables and its own.
 
 Sources, weakest first: defaults, the file, the environment (`ROLLSTREAM_LEARNER__KL_COEF=0.02`), the command
-line (`--learner.kl_coef 0.02`). An unknown table or key is an error with a suggestion.
+line (`--learner.kl_coef 0.02`). Tables may hold tables: `--learner.lora.rank 8`. An unknown table or key is an error with a suggestion.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -121,17 +121,26 @@ def read_tables(
         if not isinstance(table, dict):
             raise ValueError(f"config file {path}: {name!r} must be a table, written [{name}]")
     for variable, text in environ.items():
-        name, separator, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
-        if variable.startswith(ENV_PREFIX) and separator:
-            _check_table(name, f"environment variable {variable}")
-            merged.setdefault(name, {})[key] = _value(text)
+        path_in_file = variable.removeprefix(ENV_PREFIX).lower().split("__")
+        if variable.startswith(ENV_PREFIX) and len(path_in_file) > 1:
+            _override(merged, path_in_file, text, f"environment variable {variable}")
     for option, text in _options(overrides):
-        name, separator, key = option.partition(".")
-        if not separator:
+        path_in_file = option.split(".")
+        if len(path_in_file) < 2:
             raise ValueError(f"option --{option} is unknown; overrides have the form --table.key value")
-        _check_table(name, f"option --{option}")
-        merged.setdefault(name, {})[key] = _value(text)
+        _override(merged, path_in_file, text, f"option --{option}")
     return merged
+
+
+def _override(merged: dict[str, dict[str, Any]], keys: Sequence[str], text: str, where: str) -> None:
+    """Put a value at `table.key`, or deeper, as in `learner.lora.rank`."""
+    _check_table(keys[0], where)
+    table: dict[str, Any] = merged
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise ValueError(f"{where}: {key!r} is a value in the config file, not a table")
+    table[keys[-1]] = _value(text)
 
 
 def _options(overrides: Sequence[str]) -> list[tuple[str, str]]:
@@ -172,12 +181,25 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
 def _explain(kind: type[Settings], path: Path, item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        model: Any = kind
-        for part in item["loc"][:-1]:
-            model = model.model_fields[part].annotation
-        suggestion = _suggestion(str(item["loc"][-1]), list(model.model_fields))
+        suggestion = _suggestion(str(item["loc"][-1]), _known_keys(kind, item["loc"][:-1]))
         return f"config {path}: unknown key {where!r}.{suggestion}"
     if item["type"] == "missing":
         return f"config {path}: {where!r} is required"
     seen = "***" if where == "redis.url" else json.dumps(item["input"], default=str)  # it may hold a password
     return f"config {path}: {where} = {seen}: {item['msg']}"
+
+
+def _known_keys(kind: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """The keys that the table at `location` may have."""
+    tables = [kind]
+    for part in location:
+        fields = [table.model_fields[part] for table in tables if part in table.model_fields]
+        if fields:  # else the part is a position in a list, or says which of several kinds of table is meant
+            tables = [table for field in fields for table in _tables_in(field.annotation)]
+    return sorted({key for table in tables for key in table.model_fields})
+
+
+def _tables_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for argument in get_args(annotation) for table in _tables_in(argument)]

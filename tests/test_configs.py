@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.console.config import ConsoleSettings
-from services.learner.config import LearnerSettings
+from services.learner.config.learner import LearnerSettings
 from services.reward.config import RewardSettings
 from services.rollout.config import RolloutSettings
 from shared.config import Settings, load_settings

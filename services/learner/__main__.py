@@ -5,7 +5,7 @@ import sys
 
 import redis
 
-from services.learner.config import LearnerSettings
+from services.learner.config.learner import LearnerSettings
 from shared.config import fail, parse_command_line
 from shared.stream import Fenced
 from shared.telemetry import set_up_logging

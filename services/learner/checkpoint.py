@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from services.learner.models import Critic, save_critic
+from services.learner.models.critic import Critic, save_critic
 
 _MANIFEST = "manifest.json"
 

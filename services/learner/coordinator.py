@@ -12,11 +12,11 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from services.learner import checkpoint
-from services.learner.actor_critic import ActorCritic
-from services.learner.config import LearnerSettings
+from services.learner.config.learner import LearnerSettings
+from services.learner.data.prompts import PromptSource, load_dataset
 from services.learner.evaluate import Evaluator
 from services.learner.feed import Feed
-from services.learner.prompts import PromptSource, load_dataset
+from services.learner.models.actor_critic import ActorCritic
 from services.learner.report import Report
 from services.learner.weight_sync import WeightPublisher
 from shared.auth import token_from_environment

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from services.learner.data.prompts import Row
 from services.learner.feed import Feed
-from services.learner.prompts import Row
 from shared.experience import Group, Prompt, Sampling, prompt_id
 
 MODES = {"greedy": 0.0, "sampled": 1.0}

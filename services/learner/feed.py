@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from services.learner.prompts import PromptSource
+from services.learner.data.prompts import PromptSource
 from shared.codec import MalformedEntry, decode_group, encode
 from shared.experience import Group, Prompt
 from shared.outage import insist

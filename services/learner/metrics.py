@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.learner.batch import ExperienceBatch
+from services.learner.algorithm.losses import PolicyLoss, ValueLoss
+from services.learner.config.algorithm import AlgorithmConfig
+from services.learner.data.batch import ExperienceBatch
 from services.learner.distributed import World
-from services.learner.losses import PolicyLoss, ValueLoss
-from services.learner.settings import PPOSettings
 from services.learner.targets import Evaluation, Targets
 
 
@@ -98,7 +98,7 @@ def batch_metrics(
     batch: ExperienceBatch,
     evaluation: Evaluation,
     targets: Targets,
-    settings: PPOSettings,
+    config: AlgorithmConfig,
     policy_version: int,
 ) -> dict[str, float]:
     """What the batch was like before the update.
@@ -108,15 +108,15 @@ def batch_metrics(
     mask = batch.completion_mask
     completions = len(batch)
     kl = float(torch.where(mask, targets.kl, 0.0).sum()) / completions
-    scores = float(batch.rewards.mean()) * settings.reward_scale
+    scores = float(batch.rewards.mean()) * config.reward_scale
     spread = float(targets.returns[mask].var(correction=0))
     error = float((targets.returns - evaluation.old_values)[mask].var(correction=0))
     staleness = (policy_version - batch.versions).float()
     return {
         "objective/kl": kl,
         "objective/entropy": -float(evaluation.old_logprobs.sum()) / completions,
-        "objective/non_score_reward": -settings.kl_coef * kl,
-        "objective/rlhf_reward": scores - settings.kl_coef * kl,
+        "objective/non_score_reward": -config.kl_coef * kl,
+        "objective/rlhf_reward": scores - config.kl_coef * kl,
         "objective/scores": scores,
         "val/num_eos_tokens": float(batch.stopped.sum()),
         "val/explained_variance": 1 - error / spread if spread > 0 else 0.0,
@@ -127,5 +127,5 @@ def batch_metrics(
         "staleness/mean": float(staleness.mean()),
         "staleness/max": float(staleness.max()),
         "tokens/completion": float(mask.sum()),
-        "tokens/trained": float(batch.lengths.sum()) * settings.epochs,
+        "tokens/trained": float(batch.lengths.sum()) * config.epochs,
     }

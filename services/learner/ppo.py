@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from services.learner.actor_critic import ActorCritic
-from services.learner.batch import ExperienceBatch, micro_batches, minibatches
+from services.learner.algorithm.losses import policy_loss, value_loss
+from services.learner.config.algorithm import AlgorithmConfig
+from services.learner.data.batch import ExperienceBatch, micro_batches, minibatches
 from services.learner.distributed import synchronise_gradients
-from services.learner.losses import policy_loss, value_loss
 from services.learner.metrics import StepSums, batch_metrics, logprob_gap, step_metrics
-from services.learner.models import completion_values, score_completions
-from services.learner.settings import PPOSettings
+from services.learner.models.actor_critic import ActorCritic
+from services.learner.models.scores import completion_values, score_completions
 from services.learner.targets import Targets, evaluate, exact_logprobs, make_targets
 
 _GAP_ROWS = 32
@@ -31,7 +31,7 @@ log = logging.getLogger("rollstream.ppo")
 
 
 def update(
-    models: ActorCritic, batch: ExperienceBatch, settings: PPOSettings, policy_version: int, seed: int
+    models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig, policy_version: int, seed: int
 ) -> dict[str, float]:
     """Train policy and critic on one batch of experience and report how it went.
 
@@ -46,22 +46,22 @@ def update(
     """
     started = time.monotonic()
     batch = batch.to(models.world.device)
-    evaluation = evaluate(models, batch, settings)
-    targets = make_targets(batch, evaluation, settings, policy_version)
+    evaluation = evaluate(models, batch, config)
+    targets = make_targets(batch, evaluation, config, policy_version)
     measured = evaluation.old_logprobs
-    if settings.precision != "float32":  # whose rounding would hide the engine's own distance
-        measured = exact_logprobs(models, batch, settings, rows=min(_GAP_ROWS, len(batch)))
+    if config.precision != "float32":  # whose rounding would hide the engine's own distance
+        measured = exact_logprobs(models, batch, config, rows=min(_GAP_ROWS, len(batch)))
     evaluated = time.monotonic()
 
     generator = torch.Generator().manual_seed(seed)
     steps = [
-        train_minibatch(models, batch, targets, rows, settings)
-        for _ in range(settings.epochs)
-        for rows in minibatches(len(batch), settings.minibatches, generator)
+        train_minibatch(models, batch, targets, rows, config)
+        for _ in range(config.epochs)
+        for rows in minibatches(len(batch), config.minibatches, generator)
     ]
-    metrics = batch_metrics(batch, evaluation, targets, settings, policy_version)
+    metrics = batch_metrics(batch, evaluation, targets, config, policy_version)
     metrics |= logprob_gap(batch, measured)
-    metrics |= step_metrics(steps, models.world, settings.minibatches)
+    metrics |= step_metrics(steps, models.world, config.minibatches)
     finished = time.monotonic()
     return metrics | {
         "time/evaluate": evaluated - started,
@@ -75,7 +75,7 @@ def train_minibatch(
     batch: ExperienceBatch,
     targets: Targets,
     rows: Sequence[int],
-    settings: PPOSettings,
+    config: AlgorithmConfig,
 ) -> StepSums:
     """One optimizer step of policy and critic on these rows of the batch.
 
@@ -86,7 +86,7 @@ def train_minibatch(
     # FSDP averages gradients over the ranks, where the shares of one mean have to be added up.
     share = world.size / max(tokens, 1)
     sums = StepSums.zero(tokens, world.device)
-    cut = micro_batches(batch.lengths.tolist(), rows, settings.micro_batch_tokens, world.size)
+    cut = micro_batches(batch.lengths.tolist(), rows, config.micro_batch_tokens, world.size)
     for index, shares in enumerate(cut):
         part = batch.rows(shares[world.rank])
         mask = part.completion_mask
@@ -97,27 +97,27 @@ def train_minibatch(
         scores = score_completions(
             models.policy,
             part,
-            settings.temperature,
-            settings.precision,
-            train_entropy=settings.entropy_coef != 0,
+            config.temperature,
+            config.precision,
+            train_entropy=config.entropy_coef != 0,
         )
         policy = policy_loss(
             scores.logprobs,
             target.old_logprobs,
             target.advantages,
             mask,
-            settings.clip_low,
-            settings.clip_high,
+            config.clip_low,
+            config.clip_high,
             target.weights,
         )
         entropy = scores.entropy.sum()
-        ((policy.loss - settings.entropy_coef * entropy) * share).backward()
+        ((policy.loss - config.entropy_coef * entropy) * share).backward()
 
-        values = completion_values(models.critic, part, settings.precision)
-        value = value_loss(values, target.old_values, target.returns, mask, settings.value_clip)
-        (settings.vf_coef * value.loss * share).backward()
+        values = completion_values(models.critic, part, config.precision)
+        value = value_loss(values, target.old_values, target.returns, mask, config.value_clip)
+        (config.vf_coef * value.loss * share).backward()
         sums.add(policy, value, entropy)
-    _step(models, sums, settings.max_grad_norm)
+    _step(models, sums, config.max_grad_norm)
     return sums
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from services.learner.actor_critic import ActorCritic
-from services.learner.advantages import generalized_advantages, whiten
-from services.learner.batch import ExperienceBatch, micro_batches
+from services.learner.algorithm.advantages import generalized_advantages, whiten
+from services.learner.algorithm.kl import kl_estimate, kl_penalty, score_on_last_token
+from services.learner.config.algorithm import AlgorithmConfig
+from services.learner.data.batch import ExperienceBatch, micro_batches
 from services.learner.distributed import World
-from services.learner.kl import kl_estimate, kl_penalty, score_on_last_token
-from services.learner.models import completion_values, score_completions
-from services.learner.settings import PPOSettings
+from services.learner.models.actor_critic import ActorCritic
+from services.learner.models.scores import completion_values, score_completions
 
 
 @dataclass(frozen=True)
@@ -47,30 +47,30 @@ class Targets:
 
 
 @torch.no_grad()
-def evaluate(models: ActorCritic, batch: ExperienceBatch, settings: PPOSettings) -> Evaluation:
+def evaluate(models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig) -> Evaluation:
     """Old and reference logprobs and values of every completion, on every rank.
 
     The old logprobs are always computed here and never taken from the engine, whose arithmetic is not ours.
     """
 
     def scores(part: ExperienceBatch) -> Tensor:
-        old = score_completions(models.policy, part, settings.temperature, settings.precision)
-        ref = score_completions(models.reference, part, settings.temperature, settings.precision)
+        old = score_completions(models.policy, part, config.temperature, config.precision)
+        ref = score_completions(models.reference, part, config.temperature, config.precision)
         return torch.stack(
-            [old.logprobs, ref.logprobs, completion_values(models.critic, part, settings.precision)]
+            [old.logprobs, ref.logprobs, completion_values(models.critic, part, config.precision)]
         )
 
-    return Evaluation(*_over_ranks(models.world, batch, len(batch), settings.micro_batch_tokens, scores, 3))
+    return Evaluation(*_over_ranks(models.world, batch, len(batch), config.micro_batch_tokens, scores, 3))
 
 
 @torch.no_grad()
-def exact_logprobs(models: ActorCritic, batch: ExperienceBatch, settings: PPOSettings, rows: int) -> Tensor:
+def exact_logprobs(models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig, rows: int) -> Tensor:
     """Logprobs of the first `rows` completions in float32, to measure the engine against. [rows, T]"""
 
     def scores(part: ExperienceBatch) -> Tensor:
-        return score_completions(models.policy, part, settings.temperature, "float32").logprobs[None]
+        return score_completions(models.policy, part, config.temperature, "float32").logprobs[None]
 
-    return _over_ranks(models.world, batch, rows, settings.micro_batch_tokens, scores, 1)[0]
+    return _over_ranks(models.world, batch, rows, config.micro_batch_tokens, scores, 1)[0]
 
 
 def _over_ranks(
@@ -99,7 +99,7 @@ def _over_ranks(
 
 
 def make_targets(
-    batch: ExperienceBatch, evaluation: Evaluation, settings: PPOSettings, policy_version: int
+    batch: ExperienceBatch, evaluation: Evaluation, config: AlgorithmConfig, policy_version: int
 ) -> Targets:
     """KL-shaped rewards with the score on the last token, then advantages and returns.
 
@@ -108,17 +108,15 @@ def make_targets(
     truncation as in IMPALA, Espeholt et al. 2018). The clip then measures distance from the policy of now.
     """
     mask = batch.completion_mask
-    kl = kl_estimate(evaluation.old_logprobs, evaluation.ref_logprobs, settings.kl_estimator)
-    rewards = kl_penalty(kl, mask, settings.kl_coef)
-    rewards += score_on_last_token(batch.rewards * settings.reward_scale, mask)
-    advantages = generalized_advantages(
-        rewards, evaluation.old_values, mask, settings.gamma, settings.gae_lambda
-    )
+    kl = kl_estimate(evaluation.old_logprobs, evaluation.ref_logprobs, config.kl_estimator)
+    rewards = kl_penalty(kl, mask, config.kl_coef)
+    rewards += score_on_last_token(batch.rewards * config.reward_scale, mask)
+    advantages = generalized_advantages(rewards, evaluation.old_values, mask, config.gamma, config.gae_lambda)
     returns = advantages + evaluation.old_values
-    if settings.whiten_advantages:
+    if config.whiten_advantages:
         advantages = whiten(advantages, mask)
     stale = (batch.versions < policy_version)[:, None]
-    importance = (evaluation.old_logprobs - batch.rollout_logprobs).exp().clamp(max=settings.importance_cap)
+    importance = (evaluation.old_logprobs - batch.rollout_logprobs).exp().clamp(max=config.importance_cap)
     return Targets(
         old_logprobs=evaluation.old_logprobs,
         old_values=evaluation.old_values,

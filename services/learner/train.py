@@ -2,21 +2,21 @@
 
 import logging
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import msgspec
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from services.learner import checkpoint, distributed, models, ppo
-from services.learner.actor_critic import ActorCritic, build_optimizer
-from services.learner.batch import collate
-from services.learner.config import LearnerSettings
+from services.learner import checkpoint, distributed, ppo
+from services.learner.algorithm.schedule import learning_rate_factor, set_learning_rate
+from services.learner.config.learner import LearnerSettings
 from services.learner.coordinator import Coordinator
+from services.learner.data.batch import collate
 from services.learner.distributed import World
-from services.learner.schedule import learning_rate_factor, set_learning_rate
-from services.learner.settings import PPOSettings
+from services.learner.models.actor_critic import ActorCritic, build_optimizer
+from services.learner.models.critic import load_critic, new_critic
+from services.learner.models.policy import load_policy, load_reference
 from shared.codec import decode_group, encode
 from shared.experience import Group
 
@@ -34,7 +34,6 @@ def train(settings: LearnerSettings, world: World) -> None:
     coordinator = Coordinator.open(settings, tokenizer) if world.is_main else None
     resumed = _agree_on_checkpoint(world, coordinator)
     actor_critic = _load(settings, world, resumed)
-    algorithm = _algorithm(settings)
     step = version = checkpoint.load_loop_state(resumed)["step"] if resumed else 0
 
     _publish(actor_critic, coordinator, version)
@@ -45,7 +44,7 @@ def train(settings: LearnerSettings, world: World) -> None:
         groups = _next_groups(world, coordinator, version)
         waited = time.monotonic() - started
         learning_rate = _set_learning_rates(actor_critic, settings, step)
-        metrics = ppo.update(actor_critic, collate(groups), algorithm, version, seed=settings.run.seed + step)
+        metrics = ppo.update(actor_critic, collate(groups), config, version, seed=settings.run.seed + step)
         step, version = step + 1, version + 1
         metrics |= {"time/wait": waited, "lr": learning_rate}
         published = time.monotonic()
@@ -73,9 +72,9 @@ def _load(settings: LearnerSettings, world: World, resumed: Path | None) -> Acto
     """Models, sharded, and optimizers; the reference is always the model that the run started from."""
     config, path = settings.learner, settings.model.path
     torch.manual_seed(settings.run.seed)
-    policy = models.load_policy(resumed / "policy" if resumed else path)
-    critic = models.load_critic(resumed / "critic") if resumed else models.new_critic(path)
-    reference = models.load_reference(path)
+    policy = load_policy(resumed / "policy" if resumed else path)
+    critic = load_critic(resumed / "critic") if resumed else new_critic(path)
+    reference = load_reference(path)
     for module in (policy, critic, reference):
         distributed.shard(module, world)
     actor_critic = ActorCritic(
@@ -91,12 +90,6 @@ def _load(settings: LearnerSettings, world: World, resumed: Path | None) -> Acto
             state = checkpoint.load_optimizer_state(resumed, name)
             distributed.load_full_optimizer_state(model, optimizer, state)
     return actor_critic
-
-
-def _algorithm(settings: LearnerSettings) -> PPOSettings:
-    """The configured keys that bear the same name in the algorithm."""
-    config = settings.learner.model_dump()
-    return PPOSettings(**{field.name: config[field.name] for field in fields(PPOSettings)})
 
 
 def _set_learning_rates(actor_critic: ActorCritic, settings: LearnerSettings, step: int) -> float:

@@ -1,7 +1,6 @@
 """Small models, groups and settings that the learner's tests share."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,16 +8,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from services.learner import distributed, models
-from services.learner.actor_critic import ActorCritic, build_optimizer
+from services.learner import distributed
+from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.distributed import World
-from services.learner.settings import PPOSettings
+from services.learner.models.actor_critic import ActorCritic, build_optimizer
+from services.learner.models.critic import new_critic
+from services.learner.models.policy import load_policy, load_reference
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 
 VOCABULARY = 23
 ALONE = World(rank=0, size=1, device=torch.device("cpu"), mesh=None)
 """One rank on the CPU, also on a machine with a GPU."""
-SETTINGS = PPOSettings(
+SETTINGS = AlgorithmConfig(
     clip_low=0.2,
     clip_high=0.2,
     value_clip=0.2,
@@ -119,7 +120,7 @@ def make_prompt(name: str, token_ids: Int32Array, n: int) -> Prompt:
 def load_models(path: Path, world: World, smallest_block: int = 0) -> ActorCritic:
     """Policy, reference and critic from one folder, the critic's head not at zero, sharded over the world."""
     learning_rate = 1e-3
-    policy, reference, critic = models.load_policy(path), models.load_reference(path), models.new_critic(path)
+    policy, reference, critic = load_policy(path), load_reference(path), new_critic(path)
     torch.manual_seed(1)
     torch.nn.init.normal_(critic.head.weight, std=0.1)
     for model in (policy, reference, critic):
@@ -134,5 +135,5 @@ def load_models(path: Path, world: World, smallest_block: int = 0) -> ActorCriti
     )
 
 
-def changed(**changes: object) -> PPOSettings:
-    return replace(SETTINGS, **changes)  # type: ignore[arg-type]
+def changed(**changes: object) -> AlgorithmConfig:
+    return SETTINGS.model_copy(update=changes)

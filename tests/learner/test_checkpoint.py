@@ -9,8 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from examples.arithmetic.tokenizer import build_tokenizer
-from services.learner import checkpoint, distributed, models
-from services.learner.actor_critic import build_optimizer
+from services.learner import checkpoint, distributed
+from services.learner.models.actor_critic import build_optimizer
+from services.learner.models.critic import load_critic, new_critic
+from services.learner.models.policy import load_policy
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save(folder: Path, base: Path, step: int, keep: int = 2) -> tuple[Path, Any, Any, torch.optim.Optimizer]:
     """Train a moment, then write a checkpoint."""
-    policy, critic = models.load_policy(base), models.new_critic(base)
+    policy, critic = load_policy(base), new_critic(base)
     optimizer = build_optimizer(policy, 1e-3, 0.0)
     policy(input_ids=torch.tensor([[1, 2, 3]])).logits.sum().backward()
     optimizer.step()
@@ -61,7 +63,7 @@ def test_all_of_a_checkpoint_comes_back(tmp_path: Path, base: Path) -> None:
         assert torch.equal(loaded.state_dict()[name], value), name
     assert AutoTokenizer.from_pretrained(path / "policy").chat_template
     for name, value in critic.state_dict().items():
-        assert torch.equal(models.load_critic(path / "critic").state_dict()[name], value), name
+        assert torch.equal(load_critic(path / "critic").state_dict()[name], value), name
     again = build_optimizer(loaded, 1e-3, 0.0)
     distributed.load_full_optimizer_state(loaded, again, checkpoint.load_optimizer_state(path, "policy"))
     before = distributed.full_optimizer_state(policy, optimizer)

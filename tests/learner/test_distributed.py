@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from services.learner import distributed, models
+from services.learner import distributed
 from services.learner.distributed import join_world
+from services.learner.models.critic import load_critic
+from services.learner.models.policy import load_policy
 from tests.learner import two_ranks
 from tests.learner.samples import ALONE, load_models, save_tiny_llama
 
@@ -51,7 +53,7 @@ def one_rank(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Tens
 
 def test_one_rank_and_two_end_an_update_with_equal_parameters(folder: Path, name: str) -> None:
     """Two epochs of three optimizer steps each, on rows that do not divide evenly."""
-    start = distributed.full_state(models.load_policy(folder / name))
+    start = distributed.full_state(load_policy(folder / name))
     policy, critic, _ = one_rank(folder, name)
     for ours, file in ((policy, f"{name}-policy.safetensors"), (critic, f"{name}-critic.safetensors")):
         theirs = load_file(folder / file)
@@ -71,8 +73,8 @@ def test_one_rank_and_two_report_the_same_numbers(folder: Path, name: str) -> No
 
 def test_what_two_ranks_saved_loads_as_a_plain_model_and_critic(folder: Path, name: str) -> None:
     saved = folder / f"{name}-saved"
-    policy = distributed.full_state(models.load_policy(saved / "policy"))
-    critic = distributed.full_state(models.load_critic(saved / "critic"))
+    policy = distributed.full_state(load_policy(saved / "policy"))
+    critic = distributed.full_state(load_critic(saved / "critic"))
     assert policy.keys() == load_file(folder / f"{name}-policy.safetensors").keys()
     for loaded, file in ((policy, f"{name}-policy.safetensors"), (critic, f"{name}-critic.safetensors")):
         for key, value in load_file(folder / file).items():
@@ -80,12 +82,12 @@ def test_what_two_ranks_saved_loads_as_a_plain_model_and_critic(folder: Path, na
 
 
 def test_tied_weights_are_gathered_once(folder: Path) -> None:
-    tied, untied = (distributed.full_state(models.load_policy(folder / n)) for n in ("tied", "untied"))
+    tied, untied = (distributed.full_state(load_policy(folder / n)) for n in ("tied", "untied"))
     assert untied.keys() - tied.keys() == {"lm_head.weight"}
 
 
 def test_a_state_that_does_not_fit_is_refused(folder: Path) -> None:
-    model = models.load_policy(folder / "tied")
+    model = load_policy(folder / "tied")
     state = distributed.full_state(model)
     with pytest.raises(ValueError, match=r"differs in \['lm_head.weight'\]"):
         distributed.load_full_state(model, state | {"lm_head.weight": torch.zeros(1)})

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from services.learner.data.prompts import PromptSource, Row
 from services.learner.feed import Feed
-from services.learner.prompts import PromptSource, Row
 from shared.codec import decode_prompt, encode
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 from shared.reader import Reader

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.learner import models, ppo
-from services.learner.actor_critic import ActorCritic
-from services.learner.batch import ExperienceBatch, collate
+from services.learner import ppo
+from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.distributed import full_state
+from services.learner.models.actor_critic import ActorCritic
+from services.learner.models.scores import completion_values, score_completions
 from services.learner.targets import evaluate, make_targets
 from tests import oracles
 from tests.learner.samples import (
@@ -76,10 +77,10 @@ def test_the_first_step_of_an_update_matches_the_oracle(fresh: Callable[[], Acto
     settings = changed(kl_estimator="k3", temperature=0.8, reward_scale=0.1, gamma=0.99)
     with torch.no_grad():
         old, ref = (
-            models.score_completions(m, batch, 0.8, "float32").logprobs
+            score_completions(m, batch, 0.8, "float32").logprobs
             for m in (actor_critic.policy, actor_critic.reference)
         )
-        values = models.completion_values(actor_critic.critic, batch, "float32")
+        values = completion_values(actor_critic.critic, batch, "float32")
 
     metrics = ppo.update(actor_critic, batch, settings, policy_version=0, seed=0)
 
@@ -131,7 +132,7 @@ def test_trl_names_and_our_own_are_reported_as_finite_numbers(fresh: Callable[[]
 def test_the_gap_to_the_engine_is_measured_on_completion_tokens(fresh: Callable[[], ActorCritic]) -> None:
     actor_critic, batch = fresh(), collate(make_groups(4, 2))
     with torch.no_grad():
-        ours = models.score_completions(actor_critic.policy, batch, 1.0, "float32").logprobs
+        ours = score_completions(actor_critic.policy, batch, 1.0, "float32").logprobs
     off_by_one = ours.clone()
     off_by_one[0, 0] -= 0.5
     metrics = ppo.update(actor_critic, replace(batch, rollout_logprobs=off_by_one), SETTINGS, 0, seed=0)
@@ -144,7 +145,7 @@ def test_in_bfloat16_the_gap_to_the_engine_is_still_measured_in_float32(
 ) -> None:
     actor_critic, batch = fresh(), collate(make_groups(4, 2))
     with torch.no_grad():
-        ours = models.score_completions(actor_critic.policy, batch, 1.0, "float32").logprobs
+        ours = score_completions(actor_critic.policy, batch, 1.0, "float32").logprobs
     batch = replace(batch, rollout_logprobs=ours)
     metrics = ppo.update(actor_critic, batch, changed(precision="bfloat16"), 0, seed=0)
     assert metrics["logprob_gap/max"] < 1e-5
@@ -157,7 +158,7 @@ def test_a_step_depends_on_the_completions_alone(fresh: Callable[[], ActorCritic
     plain, other = fresh(), fresh()
     ppo.update(plain, batch, settings, 0, seed=0)
     if change == "small micro-batches":
-        settings = replace(settings, micro_batch_tokens=30)
+        settings = settings.model_copy(update={"micro_batch_tokens": 30})
     elif change == "another order":
         batch = batch.rows(torch.randperm(len(batch), generator=torch.Generator().manual_seed(5)).tolist())
     else:
@@ -224,7 +225,7 @@ def test_an_entropy_bonus_keeps_the_policy_undecided(fresh: Callable[[], ActorCr
 
     @torch.no_grad()
     def entropy() -> float:
-        return float(models.score_completions(actor_critic.policy, batch, 1.0, "float32").entropy.sum())
+        return float(score_completions(actor_critic.policy, batch, 1.0, "float32").entropy.sum())
 
     before = entropy()
     ppo.update(actor_critic, batch, settings, 0, seed=0)
@@ -298,5 +299,5 @@ def test_rewarding_a_token_makes_it_likelier_and_the_critic_foresees_it(
         assert metrics["logprob_gap/max"] < 1e-4
     assert before < 0.2 and chance() > 2 * before
     with torch.no_grad():
-        value = float(models.completion_values(actor_critic.critic, batch, "float32").mean())
+        value = float(completion_values(actor_critic.critic, batch, "float32").mean())
     assert value == pytest.approx(metrics["reward/mean"], abs=0.2)

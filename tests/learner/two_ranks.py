@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from services.learner import distributed, models, ppo
-from services.learner.actor_critic import ActorCritic
-from services.learner.batch import collate
+from services.learner import distributed, ppo
+from services.learner.data.batch import collate
 from services.learner.distributed import World, join_world
+from services.learner.models.actor_critic import ActorCritic
+from services.learner.models.critic import save_critic
 from services.learner.targets import evaluate
 from tests.learner.samples import changed, load_models, make_groups
 
@@ -46,7 +47,7 @@ def save_updated(folder: Path, name: str, world: World) -> None:
         save_file(critic, folder / f"{name}-critic.safetensors")
         (folder / f"{name}-metrics.json").write_text(json.dumps(metrics))
         actor_critic.policy.save_pretrained(folder / f"{name}-saved/policy", state_dict=policy)
-        models.save_critic(actor_critic.critic, critic, folder / f"{name}-saved/critic")
+        save_critic(actor_critic.critic, critic, folder / f"{name}-saved/critic")
     world.barrier()
 
 

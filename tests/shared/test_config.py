@@ -8,7 +8,13 @@ from pydantic import Field
 from shared.config import Settings, Table, load_settings
 
 
+class LoraTable(Table):
+    rank: int = 4
+
+
 class LearnerTable(Table):
+    lora: LoraTable | None = None
+    extra: tuple[LoraTable, ...] = ()
     kl_coef: float = Field(default=0.05, ge=0)
     steps: int = 10
     prompts: Path = Path("p.jsonl")
@@ -34,6 +40,26 @@ def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
     assert load_settings(LearnerTables, path, environment).learner.kl_coef == 0.2
     settings = load_settings(LearnerTables, path, environment, ["--learner.kl_coef", "0.3", "--run.name=a.b"])
     assert (settings.learner.kl_coef, settings.learner.steps, settings.run.name) == (0.3, 2, "a.b")
+
+
+def test_a_key_of_a_table_in_a_table_can_be_overridden(tmp_path: Path) -> None:
+    path = write(tmp_path, MODEL + "[learner.lora]\nrank = 2\n")
+    environment = {"ROLLSTREAM_LEARNER__LORA__RANK": "3"}
+    lora = [
+        load_settings(LearnerTables, path, e, o).learner.lora
+        for e, o in (({}, []), (environment, []), (environment, ["--learner.lora.rank", "5"]))
+    ]
+    assert [table and table.rank for table in lora] == [2, 3, 5]
+    with pytest.raises(ValueError, match="'steps' is a value in the config file, not a table"):
+        load_settings(
+            LearnerTables, write(tmp_path, MODEL + "[learner]\nsteps = 1\n"), {}, ["--learner.steps.x", "1"]
+        )
+
+
+@pytest.mark.parametrize("text", ["[learner.lora]\nrnk = 2\n", "[[learner.extra]]\nrnk = 2\n"])
+def test_a_misspelt_key_of_a_table_in_a_table_gets_a_suggestion(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match="Did you mean 'rank'"):
+        load_settings(LearnerTables, write(tmp_path, MODEL + text), {})
 
 
 def test_a_value_that_is_no_toml_is_text(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.learner.losses import policy_loss, value_loss
+from services.learner.algorithm.losses import policy_loss, value_loss
 from tests import oracles
 from tests.learner.samples import padded, rows_of
 

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from services.learner.distributed import World
-from services.learner.models import Critic
+from services.learner.models.critic import Critic
 
 
 @dataclass(frozen=True)

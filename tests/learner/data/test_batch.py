@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.learner.batch import collate, micro_batches, minibatches
+from services.learner.data.batch import collate, micro_batches, minibatches
 from shared.experience import Completion, Float32Array, Group, Int32Array, VersionSpan
 from tests.learner.samples import make_groups, make_prompt
 

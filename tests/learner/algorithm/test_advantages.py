@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.learner.advantages import generalized_advantages, whiten
+from services.learner.algorithm.advantages import generalized_advantages, whiten
 from tests import oracles
 from tests.learner.samples import padded, rows_of, unpadded
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.learner.kl import KLEstimator, kl_estimate, kl_penalty, score_on_last_token
+from services.learner.algorithm.kl import KLEstimator, kl_estimate, kl_penalty, score_on_last_token
 from tests import oracles
 from tests.learner.samples import padded, rows_of, unpadded
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from services.learner.schedule import learning_rate_factor, set_learning_rate
+from services.learner.algorithm.schedule import learning_rate_factor, set_learning_rate
 
 
 def test_without_warm_up_and_descent_the_rate_is_constant() -> None:

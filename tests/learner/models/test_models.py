@@ -4,9 +4,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from services.learner import models
-from services.learner.batch import ExperienceBatch, collate
+from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.distributed import full_state
+from services.learner.models.critic import Critic, load_critic, new_critic, save_critic
+from services.learner.models.policy import load_policy, load_reference
+from services.learner.models.scores import completion_values, score_completions
 from tests.learner.samples import VOCABULARY, make_groups, save_tiny_llama
 
 
@@ -58,8 +60,8 @@ def batch() -> ExperienceBatch:
     return collate(make_groups(4, 2))
 
 
-def random_critic(path: Path) -> models.Critic:
-    critic = models.new_critic(path)
+def random_critic(path: Path) -> Critic:
+    critic = new_critic(path)
     torch.manual_seed(1)
     torch.nn.init.normal_(critic.head.weight)
     return critic
@@ -75,8 +77,8 @@ def prefixes(batch: ExperienceBatch, row: int) -> list[torch.Tensor]:
 def test_logprobs_and_entropy_are_those_of_reading_each_prefix_alone(
     path: Path, batch: ExperienceBatch
 ) -> None:
-    policy = models.load_policy(path)
-    scores = models.score_completions(policy, batch, temperature=0.7, precision="float32")
+    policy = load_policy(path)
+    scores = score_completions(policy, batch, temperature=0.7, precision="float32")
     for row in range(len(batch)):
         for t, prefix in enumerate(prefixes(batch, row)):
             logits = policy(prefix).logits[0, -1].double() / 0.7
@@ -94,7 +96,7 @@ def test_logprobs_and_entropy_are_those_of_reading_each_prefix_alone(
 def test_a_value_is_that_of_the_state_before_its_token(path: Path, batch: ExperienceBatch) -> None:
     """Prompts of differing length, which ColossalChat's critic was mis-aligned on."""
     critic = random_critic(path)
-    values = models.completion_values(critic, batch, "float32")
+    values = completion_values(critic, batch, "float32")
     for row in range(len(batch)):
         for t, prefix in enumerate(prefixes(batch, row)):
             alone = critic.head(critic.backbone(prefix).last_hidden_state[0, -1])
@@ -106,16 +108,16 @@ def test_a_value_is_that_of_the_state_before_its_token(path: Path, batch: Experi
 def test_what_stands_in_the_padding_and_who_shares_the_batch_do_not_matter(
     path: Path, batch: ExperienceBatch
 ) -> None:
-    policy, critic = models.load_policy(path), random_critic(path)
-    whole = models.score_completions(policy, batch, 1.0, "float32").logprobs
-    values = models.completion_values(critic, batch, "float32")
+    policy, critic = load_policy(path), random_critic(path)
+    whole = score_completions(policy, batch, 1.0, "float32").logprobs
+    values = completion_values(critic, batch, "float32")
     for row in range(len(batch)):
         alone = batch.rows([row])
         width = alone.completion_mask.shape[1]
-        logprobs = models.score_completions(policy, alone, 1.0, "float32").logprobs
+        logprobs = score_completions(policy, alone, 1.0, "float32").logprobs
         torch.testing.assert_close(logprobs, whole[row : row + 1, :width], atol=1e-5, rtol=0)
         torch.testing.assert_close(
-            models.completion_values(critic, alone, "float32"),
+            completion_values(critic, alone, "float32"),
             values[row : row + 1, :width],
             atol=1e-5,
             rtol=0,
@@ -125,17 +127,17 @@ def test_what_stands_in_the_padding_and_who_shares_the_batch_do_not_matter(
 def test_gradients_flow_through_logprobs_and_through_entropy_only_when_asked(
     batch: ExperienceBatch, tmp_path: Path
 ) -> None:
-    policy = models.load_policy(save_tiny_llama(tmp_path))
-    scores = models.score_completions(policy, batch, 1.0, "float32")
+    policy = load_policy(save_tiny_llama(tmp_path))
+    scores = score_completions(policy, batch, 1.0, "float32")
     assert scores.logprobs.requires_grad and not scores.entropy.requires_grad
-    assert models.score_completions(policy, batch, 1.0, "float32", train_entropy=True).entropy.requires_grad
+    assert score_completions(policy, batch, 1.0, "float32", train_entropy=True).entropy.requires_grad
 
 
 def test_a_batch_without_completion_tokens_gives_zero_gradients(path: Path, batch: ExperienceBatch) -> None:
     """A rank without rows must still run its part of every collective, backward ones too."""
-    policy, critic, idle = models.load_policy(path), random_critic(path), batch.rows([])
-    models.score_completions(policy, idle, 1.0, "float32").logprobs.sum().backward()
-    models.completion_values(critic, idle, "float32").sum().backward()
+    policy, critic, idle = load_policy(path), random_critic(path), batch.rows([])
+    score_completions(policy, idle, 1.0, "float32").logprobs.sum().backward()
+    completion_values(critic, idle, "float32").sum().backward()
     for model in (policy, critic):
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         assert gradients and not any(gradient.any() for gradient in gradients)
@@ -143,39 +145,39 @@ def test_a_batch_without_completion_tokens_gives_zero_gradients(path: Path, batc
 
 @torch.no_grad()
 def test_bfloat16_stays_near_float32(path: Path, batch: ExperienceBatch) -> None:
-    policy = models.load_policy(path)
-    exact = models.score_completions(policy, batch, 1.0, "float32").logprobs
-    rough = models.score_completions(policy, batch, 1.0, "bfloat16").logprobs
+    policy = load_policy(path)
+    exact = score_completions(policy, batch, 1.0, "float32").logprobs
+    rough = score_completions(policy, batch, 1.0, "bfloat16").logprobs
     assert rough.dtype == torch.float32
     assert 0 < float((exact - rough).abs().mean()) < 0.1
 
 
 def test_dropout_is_off_so_that_two_passes_agree(path: Path, batch: ExperienceBatch) -> None:
-    policy = models.load_policy(path)
-    first, second = (models.score_completions(policy, batch, 1.0, "float32").logprobs for _ in range(2))
+    policy = load_policy(path)
+    first, second = (score_completions(policy, batch, 1.0, "float32").logprobs for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_the_reference_is_the_policy_frozen(path: Path, batch: ExperienceBatch) -> None:
-    policy, reference = models.load_policy(path), models.load_reference(path)
+    policy, reference = load_policy(path), load_reference(path)
     assert not any(p.requires_grad for p in reference.parameters())
     assert all(p.requires_grad for p in policy.parameters())
-    scores = [models.score_completions(m, batch, 1.0, "float32").logprobs for m in (policy, reference)]
+    scores = [score_completions(m, batch, 1.0, "float32").logprobs for m in (policy, reference)]
     assert torch.equal(*scores)
 
 
 def test_a_new_critic_values_every_state_at_zero(path: Path, batch: ExperienceBatch) -> None:
-    assert not models.completion_values(models.new_critic(path), batch, "float32").any()
+    assert not completion_values(new_critic(path), batch, "float32").any()
 
 
 def test_a_saved_critic_loads_as_it_was(path: Path, batch: ExperienceBatch, tmp_path: Path) -> None:
     critic = random_critic(path)
     with torch.no_grad():
         next(critic.backbone.parameters()).add_(0.01)
-    models.save_critic(critic, full_state(critic), tmp_path)
-    loaded = models.load_critic(tmp_path)
+    save_critic(critic, full_state(critic), tmp_path)
+    loaded = load_critic(tmp_path)
     assert torch.equal(
-        models.completion_values(critic, batch, "float32"), models.completion_values(loaded, batch, "float32")
+        completion_values(critic, batch, "float32"), completion_values(loaded, batch, "float32")
     )
     assert (tmp_path / "value_head.safetensors").is_file()
 
@@ -183,12 +185,9 @@ def test_a_saved_critic_loads_as_it_was(path: Path, batch: ExperienceBatch, tmp_
 def test_a_saved_policy_is_a_plain_hugging_face_model(
     path: Path, batch: ExperienceBatch, tmp_path: Path
 ) -> None:
-    policy: PreTrainedModel = models.load_policy(path)
+    policy: PreTrainedModel = load_policy(path)
     with torch.no_grad():
         next(policy.parameters()).add_(0.01)
     policy.save_pretrained(tmp_path, state_dict=full_state(policy))
-    scores = [
-        models.score_completions(m, batch, 1.0, "float32").logprobs
-        for m in (policy, models.load_policy(tmp_path))
-    ]
+    scores = [score_completions(m, batch, 1.0, "float32").logprobs for m in (policy, load_policy(tmp_path))]
     assert torch.equal(*scores)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jinja2 import TemplateError
 
-from services.learner.prompts import PromptSource, load_dataset
+from services.learner.data.prompts import PromptSource, load_dataset
 from shared.experience import Sampling
 
 
