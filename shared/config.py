@@ -1,7 +1,8 @@
 """One TOML file per run, one table per service; each service reads the shared tables and its own.
 
 Sources, weakest first: defaults, the file, the environment (`ROLLSTREAM_LEARNER__KL_COEF=0.02`), the command
-line (`--learner.kl_coef 0.02`). Tables may hold tables: `--learner.lora.rank 8`. An unknown table or key is an error with a suggestion.
+line (`--learner.kl_coef 0.02`). Tables may hold tables: `--learner.lora.rank 8`. An unknown table or key is
+an error with a suggestion.
 """
 
 import argparse
