@@ -7,11 +7,11 @@ streams): a prompt with its `n` completions. A group whose completions carry rew
 import hashlib
 from array import array
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of these structures on the wire. A reader dead-letters any other number with its cause."""
 
 
@@ -29,15 +29,39 @@ class Float32Array(array):  # type: ignore[type-arg]
         return super().__new__(cls, "f", values)  # type: ignore[return-value]
 
 
+StopText = Annotated[str, msgspec.Meta(min_length=1)]
+TokenId = Annotated[int, msgspec.Meta(ge=0)]
+StopSequence = Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1)]
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How one prompt's completions are drawn. `temperature` 0 is greedy."""
+    """How one prompt's completions are drawn, and what ends them. `temperature` 0 is greedy."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     """0 keeps the whole vocabulary."""
+    min_p: float = 0.0
+    """Tokens less probable than this share of the most probable one are left out."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens already in prompt or completion are divided by it, negative ones multiplied."""
     max_tokens: int
+    stop: tuple[StopText, ...] = ()
+    """Texts that end a completion. The tokens through the end of the text stay in it."""
+    stop_token_ids: tuple[StopSequence, ...] = ()
+    """Token sequences that end a completion, and stay in it. The end-of-sequence token always ends one."""
     seed: int | None = None
+
+    def of_prompt(self, purpose: str, epoch: int, index: int) -> Self:
+        """The same with a seed for this prompt alone, if there is a seed.
+
+        One seed for all prompts would draw the same random numbers for each of them, and again at each step.
+        """
+        if self.seed is None:
+            return self
+        key = f"{self.seed}/{purpose}/{epoch}/{index}".encode()
+        seed = int.from_bytes(hashlib.blake2b(key, digest_size=7).digest())
+        return msgspec.structs.replace(self, seed=seed)
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,12 @@
 """vLLM behind the `Engine` protocol: one `AsyncLLM`, on CPU or GPU."""
 
+import asyncio
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import tokens_input
@@ -19,7 +19,9 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from services.rollout.config import RolloutConfig
 from services.rollout.engine import EngineDead, ModelBroken, PromptRefused, UpdateFailed
-from shared.experience import Completion, Float32Array, Int32Array, Prompt, Sampling, VersionSpan
+from services.rollout.sampling import sampling_parameters
+from services.rollout.stops import cut_spans, end_of_first_stop
+from shared.experience import Completion, Float32Array, Int32Array, Prompt, StopSequence, VersionSpan
 
 _GIB = 1 << 30
 _CPU_KV_CACHE_GIB = 1.0
@@ -70,34 +72,60 @@ class VllmEngine:
 
     async def generate(self, prompt: Prompt) -> list[Completion]:
         """See `Engine.generate`."""
+        sampling, id = prompt.sampling, f"{prompt.id}-{uuid.uuid4().hex[:8]}"
+        stops = [stop for stop in sampling.stop_token_ids if len(stop) > 1]
         try:
-            request = self.llm.generate(
-                tokens_input(list(prompt.token_ids)),
-                _sampling_parameters(prompt.sampling, prompt.n),
-                request_id=f"{prompt.id}-{uuid.uuid4().hex[:8]}",
-            )
-            answers = [answer async for answer in request]
+            if stops:
+                # Watched and ended one by one; with the seeds that vLLM gives the completions of one request.
+                seeds = [None if sampling.seed is None else sampling.seed + i for i in range(prompt.n)]
+                outputs = await _all_or_none(
+                    self._generate_one(prompt, seed, stops, f"{id}-{i}") for i, seed in enumerate(seeds)
+                )
+            else:
+                tokens, parameters = (
+                    tokens_input(list(prompt.token_ids)),
+                    sampling_parameters(sampling, prompt.n),
+                )
+                answers = [answer async for answer in self.llm.generate(tokens, parameters, id)]
+                outputs = sorted(answers[-1].outputs, key=lambda output: output.index)
         except (VLLMClientError, ValueError) as error:
             raise PromptRefused(str(error)) from error
         except EngineDeadError as error:
             raise EngineDead("the vLLM engine has died; its log says why") from error
-        outputs = sorted(answers[-1].outputs, key=lambda output: output.index)
-        return [self._completion(output) for output in outputs]
+        return [self._completion(output, stops) for output in outputs]
 
-    def _completion(self, output: CompletionOutput) -> Completion:
-        reason = output.finish_reason
+    async def _generate_one(
+        self, prompt: Prompt, seed: int | None, stops: Sequence[StopSequence], id: str
+    ) -> CompletionOutput:
+        """One completion, aborted when it has come to the end of a stop sequence."""
+        parameters = sampling_parameters(prompt.sampling, n=1)
+        parameters.seed = seed
+        parameters.output_kind = RequestOutputKind.CUMULATIVE
+        seen, aborted = 0, False
+        async for answer in self.llm.generate(tokens_input(list(prompt.token_ids)), parameters, id):
+            (output,) = answer.outputs
+            if not (answer.finished or aborted) and end_of_first_stop(output.token_ids, stops, seen):
+                await self.llm.abort(id)  # the last answer then comes with all that there is
+                aborted = True
+            seen = len(output.token_ids)
+        return output
+
+    def _completion(self, output: CompletionOutput, stops: Sequence[StopSequence]) -> Completion:
+        assert output.logprobs is not None and output.weight_versions is not None
+        end = end_of_first_stop(output.token_ids, stops)
+        reason = "stop" if end else output.finish_reason
         if reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a completion with {reason!r}")
-        assert output.logprobs is not None and output.weight_versions is not None
-        tokens = list(output.token_ids)
-        at_each: Any = output.logprobs  # one dictionary per token
+        tokens = list(output.token_ids)[:end]
+        at_each: Any = output.logprobs[:end]  # one dictionary per token
         logprobs = (at[token].logprob for at, token in zip(at_each, tokens, strict=True))
+        spans = [VersionSpan(int(span.version), span.end - span.start) for span in output.weight_versions]
         return Completion(
             token_ids=Int32Array(tokens),
             logprobs=Float32Array(logprobs),
             text=self._tokenizer.decode(tokens, skip_special_tokens=True),
             finish_reason="stop" if reason == "stop" else "length",
-            version_spans=[VersionSpan(int(s.version), s.end - s.start) for s in output.weight_versions],
+            version_spans=cut_spans(spans, len(tokens)),
         )
 
     async def replace_weights(self, new: Sequence[Path], version: int, old: Sequence[Path]) -> None:
@@ -138,15 +166,11 @@ class VllmEngine:
         self.llm.shutdown(timeout=_SHUTDOWN_SECONDS)
 
 
-def _sampling_parameters(sampling: Sampling, n: int) -> SamplingParams:
-    return SamplingParams(
-        n=n,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        max_tokens=sampling.max_tokens,
-        seed=sampling.seed,
-        logprobs=0,  # of the sampled token only
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
+async def _all_or_none(works: Iterable[Coroutine[Any, Any, CompletionOutput]]) -> list[CompletionOutput]:
+    """What all of them return, in order. The first failure ends the others, and is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

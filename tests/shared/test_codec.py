@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shared.codec import MalformedEntry, decode_group, decode_prompt, encode
 from shared.experience import (
+    SCHEMA,
     Completion,
     Float32Array,
     Group,
@@ -108,8 +109,8 @@ def test_a_group_with_a_completion_missing_is_refused() -> None:
 
 
 def test_an_unknown_schema_is_refused_by_its_number() -> None:
-    with pytest.raises(MalformedEntry, match="schema 2 is unknown"):
-        decode_prompt(encode(a_prompt(schema=2)))
+    with pytest.raises(MalformedEntry, match=f"schema {SCHEMA + 1} is unknown"):
+        decode_prompt(encode(a_prompt(schema=SCHEMA + 1)))
     with pytest.raises(MalformedEntry, match="schema None is unknown"):
         decode_group(msgspec.msgpack.encode({"something": "else"}))
 
@@ -117,6 +118,31 @@ def test_an_unknown_schema_is_refused_by_its_number() -> None:
 def test_a_prompt_without_tokens_is_refused() -> None:
     with pytest.raises(MalformedEntry, match="has no tokens"):
         decode_prompt(encode(a_prompt(token_ids=Int32Array())))
+
+
+def test_how_completions_are_drawn_and_stopped_comes_back_as_it_went() -> None:
+    sampling = Sampling(max_tokens=9, min_p=0.1, repetition_penalty=1.1, seed=2**56 - 1,
+                        stop=("</answer>",), stop_token_ids=((5,), (7, 8)))  # fmt: skip
+    assert decode_prompt(encode(a_prompt(sampling=sampling))).sampling == sampling
+
+
+@pytest.mark.parametrize(
+    "stops", [{"stop": [""]}, {"stop_token_ids": [[]]}, {"stop_token_ids": [[-1]]}, {"stop_token_ids": [5]}]
+)
+def test_a_stop_that_could_never_be_meant_is_refused(stops: dict[str, Any]) -> None:
+    raw = msgspec.msgpack.decode(encode(a_prompt()))
+    raw["sampling"] |= stops
+    with pytest.raises(MalformedEntry, match="cannot be decoded"):
+        decode_prompt(msgspec.msgpack.encode(raw))
+
+
+def test_each_prompt_draws_from_a_seed_of_its_own() -> None:
+    sampling = Sampling(max_tokens=9, seed=0)
+    seeds = {sampling.of_prompt(*key).seed for key in [("train", 0, 1), ("train", 0, 1), ("train", 1, 1),
+                                                       ("train", 0, 2), ("eval", 0, 1)]}  # fmt: skip
+    assert len(seeds) == 4 and all(seed is not None and 0 <= seed < 2**56 for seed in seeds)
+    unseeded = Sampling(max_tokens=9)
+    assert unseeded.of_prompt("train", 0, 1) is unseeded
 
 
 def test_an_array_of_broken_length_is_refused() -> None:
