@@ -33,6 +33,8 @@ class ScoreResult(BaseModel):
     reward: float | None
     components: dict[str, float] = Field(default_factory=dict)
     """What each scorer gave, before weighting."""
+    steps: dict[str, list[float]] = Field(default_factory=dict)
+    """Of scorers that judge parts of a response, the number of each part, in order."""
     status: Literal["ok", "error", "timeout", "invalid"]
     """`error`: a scorer raised. `timeout`: past its deadline. `invalid`: it cannot be scored as sent."""
     error: str | None = None

@@ -30,7 +30,7 @@ def serve(settings: RewardSettings) -> None:
     import uvicorn
 
     from services.reward.app import create_app
-    from services.reward.scorer import Scorer
+    from services.reward.core import ScoringCore
     from services.reward.worker import Worker
     from shared.stream import Streams, check_server, connect
     from shared.telemetry import set_up_logging
@@ -44,11 +44,11 @@ def serve(settings: RewardSettings) -> None:
     check_server(client, settings.redis.url)
     streams = Streams(client, settings.run.name)
     streams.ensure_groups()
-    scorer = Scorer(config.scorers, config.tags, config.max_response_characters)
-    worker = Worker(streams, scorer, config.max_attempts, config.retry_seconds, lambda: {"url": url})
+    core = ScoringCore(config)
+    worker = Worker(streams, core, config.max_attempts, config.retry_seconds, lambda: {"url": url})
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(config, scorer, worker, token),
+            create_app(config, core, worker, token),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=3,
@@ -58,7 +58,10 @@ def serve(settings: RewardSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(int(worker.failed)))
     log.info("listening on %s, scoring run %s with %s", url, settings.run.name, ", ".join(config.scorers))
-    server.run(sockets=[listener])
+    try:
+        server.run(sockets=[listener])
+    finally:
+        core.close()
 
 
 def bind(host: str, port: int, token: str | None) -> socket.socket:

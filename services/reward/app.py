@@ -11,8 +11,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Respons
 from pydantic import ValidationError
 
 from services.reward.config import RewardConfig
-from services.reward.rules import RULES
-from services.reward.scorer import Scorer
+from services.reward.core import ScoringCore
 from services.reward.worker import Worker
 from shared.auth import is_authorised
 from shared.scoring import ScoreRequest, ScoreResponse
@@ -22,7 +21,7 @@ log = logging.getLogger("rollstream")
 PROBLEMS_SHOWN = 20
 
 
-def create_app(config: RewardConfig, scorer: Scorer, worker: Worker, token: str | None) -> FastAPI:
+def create_app(config: RewardConfig, core: ScoringCore, worker: Worker, token: str | None) -> FastAPI:
     """The application. While it runs, `worker` runs in a thread; if that fails, the server stops."""
 
     @contextlib.asynccontextmanager
@@ -47,7 +46,7 @@ def create_app(config: RewardConfig, scorer: Scorer, worker: Worker, token: str 
             raise HTTPException(503, detail=worker.outage)
         return {"status": "ready", "worker": worker.id}
 
-    app.include_router(_scoring_routes(config, scorer, token))
+    app.include_router(_scoring_routes(config, core, token))
     return app
 
 
@@ -57,7 +56,7 @@ def _stop_server_on_failure(running: "asyncio.Task[None]") -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def _scoring_routes(config: RewardConfig, scorer: Scorer, token: str | None) -> APIRouter:
+def _scoring_routes(config: RewardConfig, core: ScoringCore, token: str | None) -> APIRouter:
     async def authorised(request: Request) -> None:
         if token and not is_authorised(request.headers.get("authorization"), token):
             raise HTTPException(401, "bearer token missing or wrong", {"WWW-Authenticate": "Bearer"})
@@ -66,15 +65,14 @@ def _scoring_routes(config: RewardConfig, scorer: Scorer, token: str | None) -> 
 
     @router.get("/scorers")
     async def scorers() -> dict[str, Any]:
-        """The configured scorers with their weights, and all that a request may name."""
-        available = {name: (rule.__doc__ or "").partition("\n")[0] for name, rule in RULES.items()}
-        return {"configured": scorer.weights, "available": available}
+        """The configured scorers with kind, weight and parameters, and the rules that a request may name."""
+        return core.describe()
 
     @router.post("/score", response_model=ScoreResponse, openapi_extra=_BODY_SCHEMA)
     async def score(request: Request) -> Response:
         """One result per item, in order. An item that cannot be scored has its own status."""
         body = await _read_body(request, config.max_body_bytes)
-        return await asyncio.to_thread(_score, body, config.max_items, scorer)
+        return await asyncio.to_thread(_score, body, config.max_items, core)
 
     return router
 
@@ -93,7 +91,7 @@ async def _read_body(request: Request, limit: int) -> bytes:
     return bytes(body)
 
 
-def _score(body: bytes, max_items: int, scorer: Scorer) -> Response:
+def _score(body: bytes, max_items: int, core: ScoringCore) -> Response:
     try:
         wanted = ScoreRequest.model_validate_json(body)
     except ValidationError as error:
@@ -101,7 +99,7 @@ def _score(body: bytes, max_items: int, scorer: Scorer) -> Response:
     if len(wanted.items) > max_items:
         raise HTTPException(413, f"{len(wanted.items)} items; at most max_items = {max_items} at a time")
     try:
-        results = scorer.score(wanted.items, wanted.scorers)
+        results = core.score(wanted.items, wanted.scorers)
     except ValueError as error:
         raise HTTPException(422, [{"item": None, "field": "scorers", "message": str(error)}]) from error
     content = ScoreResponse(results=results).model_dump_json()

@@ -1,9 +1,14 @@
 """The `[reward]` table."""
 
-from pydantic import Field, FiniteFloat, field_validator
+from collections.abc import Mapping
+from typing import Any
 
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
+
+from services.reward.kinds import parse_scorer
 from services.reward.math_answer import Tags
-from services.reward.rules import find_rule
+from services.reward.pool import PoolConfig
+from services.reward.protocol import ScorerConfig
 from shared.config import Settings, Table
 
 TOKEN_VARIABLE = "ROLLSTREAM_REWARD_TOKEN"
@@ -15,10 +20,15 @@ class RewardConfig(Table):
     """Address to listen on. Any but a loopback address needs a token in `ROLLSTREAM_REWARD_TOKEN`."""
     port: int = Field(default=8001, ge=0, le=65535)
     """0 takes any free port."""
-    scorers: dict[str, FiniteFloat] = Field(default={"gsm8k_reward_fn": 1.0}, min_length=1)
-    """Weight of each scorer; the reward is the weighted sum. Weight 0 reports the component only."""
     tags: Tags = Tags()
     """The texts that frame thought and answer, for scorers that look for them."""
+    scorers: dict[str, SerializeAsAny[ScorerConfig]] = Field(
+        default={"gsm8k_reward_fn": 1.0}, min_length=1, validate_default=True
+    )
+    """The scorers by name: `NAME = WEIGHT` for a rule as it comes, or a table `[reward.scorers.NAME]`."""
+    deadline_seconds: float = Field(default=5.0, gt=0)
+    """How long one item may take one scorer; then its status is `timeout`. A scorer may have its own."""
+    pool: PoolConfig = PoolConfig()
     max_attempts: int = Field(default=3, ge=1)
     """A group whose scoring fails this often is moved to the dead stream with its cause."""
     retry_seconds: float = Field(default=0.2, ge=0)
@@ -30,12 +40,12 @@ class RewardConfig(Table):
     max_body_bytes: int = Field(default=64 * 2**20, ge=1)
     """Size of one request; a larger one is refused with 413."""
 
-    @field_validator("scorers")
+    @field_validator("scorers", mode="before")
     @classmethod
-    def _scorers_exist(cls, scorers: dict[str, float]) -> dict[str, float]:
-        for name in scorers:
-            find_rule(name)
-        return scorers
+    def _parse_scorers(cls, scorers: Any, info: ValidationInfo) -> Any:
+        if not isinstance(scorers, Mapping) or "tags" not in info.data:
+            return scorers  # pydantic tells what is wrong with the table, or has told it of the tags
+        return {name: parse_scorer(name, written, info.data["tags"]) for name, written in scorers.items()}
 
 
 class RewardSettings(Settings):

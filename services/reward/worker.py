@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from services.reward.scorer import Scorer
+from services.reward.core import ScoringCore
 from shared.codec import MalformedEntry, decode_group, encode
 from shared.experience import Group
 from shared.reader import Reader
@@ -51,7 +51,7 @@ class Worker:
     def __init__(
         self,
         streams: Streams,
-        scorer: Scorer,
+        core: ScoringCore,
         max_attempts: int,
         retry_seconds: float,
         facts: Callable[[], dict[str, Any]] = dict,
@@ -63,7 +63,7 @@ class Worker:
         """Whether `run` ended by an error of ours."""
         self._counts = {"groups_scored": 0, "groups_buried": 0}
         self._streams = streams
-        self._scorer = scorer
+        self._core = core
         self._max_attempts = max_attempts
         self._retry_seconds = retry_seconds
         self._reader = Reader(streams, "rollouts", self.id)
@@ -134,7 +134,7 @@ class Worker:
 
     def _score(self, group: Group) -> list[ScoreResult]:
         prompt = group.prompt
-        return self._scorer.score([
+        return self._core.score([
             ScoreItem(
                 prompt=prompt.text,
                 response=completion.text,

@@ -1,0 +1,90 @@
+"""The contract between the scoring core and the scorers: what each is built from, is asked, and answers."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from pydantic import Field, FiniteFloat
+
+from shared.config import Table
+from shared.scoring import ScoreItem
+
+if TYPE_CHECKING:
+    from services.reward.pool import Pool
+
+Kind = Literal["rule", "neural", "external", "plugin"]
+
+
+class Failure(NamedTuple):
+    """Why an item has no number from a scorer."""
+
+    status: Literal["error", "timeout", "invalid"]
+    """`invalid`: it can never be scored as sent. `error` and `timeout`: another try may succeed."""
+    cause: str
+    """Continues a sentence that begins with the scorer's name: `needs a ground_truth, and ...`."""
+
+
+class Steps(NamedTuple):
+    """The outcome of a scorer that judges parts of a response, such as a process reward model."""
+
+    value: float
+    """The one number that enters the reward."""
+    steps: tuple[float, ...]
+    """One number per part, in order; told beside the components, never summed."""
+
+
+Outcome = float | Steps | Failure
+"""What a scorer gives for one item. The core turns a number that is not finite into an `error`."""
+
+
+class Unscorable(ValueError):
+    """The item cannot be scored as sent, however often it is tried: it is `invalid`, not worth 0.
+
+    The message continues a sentence that begins with the scorer's name.
+    """
+
+
+class Scorer(Protocol):
+    """Built once from its table, then asked from many threads at the same time."""
+
+    name: str
+    """Its name in the configuration, and of its component in the results."""
+    kind: Kind
+    description: str
+    """One sentence for `GET /v1/scorers`."""
+    parameters: dict[str, Any]
+    """The settings in force, for `GET /v1/scorers`: JSON values, no secrets."""
+
+    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+        """One outcome per item, in order. Never raises for an item: its trouble is its `Failure`.
+
+        deadline_seconds: how long work on one item may take once it has begun. What takes longer is given
+            up as a `timeout`; waiting for a turn behind other items does not count.
+        """
+
+    def close(self) -> None:
+        """Free what it holds; nothing is asked of it any more."""
+
+
+class Context(NamedTuple):
+    """What the service lends to its scorers."""
+
+    pool: "Pool"
+    """The killable processes, shared by all scorers. None runs before the first item that needs one."""
+
+
+class ScorerConfig(Table):
+    """What every `[reward.scorers.NAME]` table may hold. A kind adds its own keys and builds its scorer."""
+
+    kind: Kind = "rule"
+    weight: FiniteFloat = 1.0
+    """Factor in the weighted sum. 0 reports the component only."""
+    deadline_seconds: float | None = Field(default=None, gt=0)
+    """How long one item may take; without it, `deadline_seconds` of `[reward]`."""
+
+    def build(self, name: str, context: Context) -> Scorer:
+        """The scorer that this table describes. Called once, at the service's start.
+
+        Raises:
+        ValueError: what it needs is not there; the service does not start.
+        """
+        raise NotImplementedError

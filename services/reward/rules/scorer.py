@@ -1,0 +1,47 @@
+"""A rule as a scorer: in place where it is safe, in the pool where it may hang."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from services.reward.pool import Pool
+from services.reward.protocol import Failure, Kind, Outcome, Unscorable
+from services.reward.rules.config import RuleConfig
+from services.reward.rules.table import RULES
+from shared.scoring import ScoreItem
+
+PREPARE = f"{__name__}:prepare"
+
+
+class RuleScorer:
+    kind: Kind = "rule"
+
+    def __init__(self, name: str, config: RuleConfig, pool: Pool) -> None:
+        row = RULES[config.rule]
+        self.name = name
+        self.description = row.description
+        self.parameters: dict[str, Any] = config.model_dump(mode="json", exclude={"kind", "weight"})
+        self._function, self._config = row.function, config
+        self._pool = pool if row.pooled else None
+
+    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+        if self._pool:
+            return self._pool.run(PREPARE, self.parameters, items, deadline_seconds)
+        return [self._score_here(item) for item in items]
+
+    def close(self) -> None:
+        """The pool is not this scorer's own."""
+
+    def _score_here(self, item: ScoreItem) -> Outcome:
+        try:
+            return float(self._function(item, self._config))
+        except Unscorable as error:
+            return Failure("invalid", str(error))
+        except Exception as error:  # whatever a rule raises becomes this item's status, and no other's
+            return Failure("error", f"raised {type(error).__name__}: {error}")
+
+
+def prepare(parameters: Mapping[str, Any]) -> Callable[[ScoreItem], float]:
+    """In a process of the pool: the rule with its parameters, as `RuleScorer.parameters` has them."""
+    row = RULES[parameters["rule"]]
+    config = row.table.model_validate(parameters)
+    return lambda item: row.function(item, config)
