@@ -20,7 +20,7 @@ from services.learner.models.actor_critic import ActorCritic
 from services.learner.report import Report
 from services.learner.weight_sync import WeightPublisher
 from shared.auth import token_from_environment
-from shared.experience import Group, Sampling
+from shared.experience import Group
 from shared.stream import Streams, check_server, connect
 from shared.telemetry import JsonLines, keep_lines
 from shared.workers import Heartbeat
@@ -39,6 +39,8 @@ class Coordinator:
         self._tokenizer = tokenizer
         self.resumed_from = resume
         model = AutoConfig.from_pretrained(settings.model.path, trust_remote_code=False)
+        vocabulary = model.get_text_config().vocab_size
+        sampling = config.sampling(config.temperature, vocabulary)
         training = load_dataset(config.prompts, tokenizer, config.max_prompt_tokens)
         heldout = config.heldout and load_dataset(config.heldout, tokenizer, config.max_prompt_tokens)
         log.info("%d prompts, %d left out as too long", len(training.rows), training.too_long)
@@ -55,14 +57,11 @@ class Coordinator:
             self.streams.forget_run()
         self.streams.ensure_groups()
         self.publisher = WeightPublisher(self.streams, token, learner_epoch)
-        sampling = Sampling(
-            temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_new_tokens
-        )
         self.feed = Feed(
             self.streams,
             PromptSource(run.name, training.rows, run.seed, config.completions_per_prompt, sampling),
             learner_epoch=learner_epoch,
-            vocabulary=model.get_text_config().vocab_size,
+            vocabulary=vocabulary,
             groups_per_step=config.groups_per_step,
             max_staleness=config.max_staleness,
             total_groups=config.steps * config.groups_per_step,

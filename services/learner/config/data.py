@@ -1,4 +1,4 @@
-"""Where prompts come from and how completions are drawn."""
+"""Where prompts come from."""
 
 from pathlib import Path
 
@@ -14,7 +14,3 @@ class DataConfig(Table):
     """JSONL file of held-out prompts for evaluation; none means no evaluation."""
     max_prompt_tokens: int = Field(default=512, ge=1)
     """Longer prompts are left out, and counted."""
-    completions_per_prompt: int = Field(default=4, ge=1)
-    max_new_tokens: int = Field(default=256, ge=1)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Below 1, rollout log-probabilities are renormalised over the kept tokens and the learner's are not."""

@@ -4,10 +4,12 @@ from pydantic import Field, model_validator
 
 from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.data import DataConfig
+from services.learner.config.evaluation import EvaluationConfig
+from services.learner.config.generation import GenerationConfig
 from shared.config import Settings
 
 
-class LearnerConfig(DataConfig, AlgorithmConfig):
+class LearnerConfig(DataConfig, GenerationConfig, EvaluationConfig, AlgorithmConfig):
     # Loop
     steps: int = Field(default=100, ge=1)
     groups_per_step: int = Field(default=32, ge=1)
@@ -32,11 +34,6 @@ class LearnerConfig(DataConfig, AlgorithmConfig):
     checkpoint_every: int = Field(default=10, ge=1)
     """Steps between checkpoints; the last step always writes one. Experience is acknowledged after it."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    evaluate_every: int = Field(default=10, ge=1)
-    """Steps between held-out evaluations on `evaluate_prompts` rows; the first and last use all rows."""
-    evaluate_prompts: int = Field(default=256, ge=1)
-    success_reward: float = 1.0
-    """A held-out completion with at least this reward counts as solved."""
     log_completions_every: int = Field(default=10, ge=1)
     rollout_timeout: float = Field(default=600.0, gt=0)
     """Seconds without any arriving group after which the learner gives up with an error."""

@@ -133,7 +133,7 @@ class PromptSource:
             issued_version=issued_version,
             text=row.text,
             token_ids=row.token_ids,
-            sampling=self._sampling,
+            sampling=self._sampling.of_prompt("train", epoch, index),
             ground_truth=row.ground_truth,
             metadata=row.metadata,
         )
