@@ -1,8 +1,8 @@
 """How completions are drawn and what ends them.
 
 `rollout_logprobs` are those of the distribution that was sampled from: after temperature, repetition penalty,
-min-p, top-k and top-p. The learner's logprobs know of the temperature alone. With the other dials at work the two
-differ also for the same weights, and an importance weight corrects for that only in part: see docs/ppo.md.
+min-p, top-k and top-p. The learner's logprobs know of the temperature alone. With the other dials at work the
+two differ also for the same weights: see docs/ppo.md.
 """
 
 from typing import Self
@@ -24,19 +24,19 @@ class GenerationConfig(Table):
     """Leave out tokens less probable than this share of the most probable one."""
     repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Above 1, tokens that are already in prompt or completion become less likely."""
-    stop: str | list[str] = []
+    stop: str | tuple[str, ...] = ()
     """Texts that end a completion, such as "</answer>". They stay in it, and special tokens count as text."""
-    stop_token_ids: int | list[int] | list[list[int]] = []
+    stop_token_ids: int | tuple[int, ...] | tuple[tuple[int, ...], ...] = ()
     """Token ids that end a completion and stay in it, in ColossalChat's forms: one id; a list, which is ONE
-    sequence of several tokens; a list of lists, which are alternatives. The tokenizer's end token always counts."""
+    sequence of several tokens; a list of lists, which are alternatives. The model's end tokens always count."""
     sampling_seed: int | None = Field(default=None, ge=0)
-    """Draw each prompt's completions from a seed made of this, the dataset pass and the row, so that a run can
-    be repeated; slower. By default the engine's random numbers go on from `run.seed`."""
+    """Draw each prompt's completions from a seed made of this, the dataset pass and the row, so that a run
+    can be repeated; slower. By default the engine's random numbers go on from `run.seed`."""
 
     @field_validator("stop")
     @classmethod
-    def _no_empty_text(cls, stop: str | list[str]) -> str | list[str]:
-        if stop == "" or "" in list(stop):
+    def _no_empty_text(cls, stop: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if stop == "" or "" in tuple(stop):
             raise ValueError("an empty text would end every completion at once; leave it out")
         return stop
 
@@ -51,8 +51,8 @@ class GenerationConfig(Table):
         too_long = [len(sequence) for sequence in sequences if len(sequence) > self.max_new_tokens]
         if too_long:
             raise ValueError(
-                f"stop_token_ids has a sequence of {too_long[0]} tokens, which no completion of max_new_tokens = "
-                f"{self.max_new_tokens} can hold; a list of ids is one sequence: for alternatives write [[1], [2]]"
+                f"stop_token_ids has a sequence of {too_long[0]} tokens, more than max_new_tokens = "
+                f"{self.max_new_tokens}; a list of ids is one sequence, for alternatives write [[1], [2]]"
             )
         return self
 
@@ -62,9 +62,8 @@ class GenerationConfig(Table):
         ids = self.stop_token_ids
         if isinstance(ids, int):
             return ((ids,),)
-        if all(isinstance(id, int) for id in ids):
-            return (tuple(ids),) if ids else ()  # type: ignore[arg-type]
-        return tuple(tuple(sequence) for sequence in ids)  # type: ignore[arg-type]
+        alone = tuple(id for id in ids if isinstance(id, int))
+        return (alone,) if alone else tuple(sequence for sequence in ids if isinstance(sequence, tuple))
 
     def sampling(self, temperature: float, vocabulary: int) -> Sampling:
         """What the rollout service is asked for.
@@ -84,7 +83,7 @@ class GenerationConfig(Table):
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
             max_tokens=self.max_new_tokens,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            stop=(self.stop,) if isinstance(self.stop, str) else self.stop,
             stop_token_ids=self.stop_sequences,
             seed=self.sampling_seed,
         )
