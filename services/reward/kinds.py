@@ -6,12 +6,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from services.reward.external.config import ExternalConfig
 from services.reward.math_answer import Tags
 from services.reward.protocol import ScorerConfig
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES
 
-KINDS: dict[str, type[ScorerConfig]] = {}
+KINDS: dict[str, type[ScorerConfig]] = {"external": ExternalConfig}
 """The tables of the kinds other than `rule`, whose table depends on the rule."""
 
 

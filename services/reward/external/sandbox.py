@@ -1,0 +1,87 @@
+"""Programs run by SandboxFusion against an item's tests: the reward is the share that pass."""
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from services.reward.external.client import CallFailed
+from services.reward.external.config import ExternalConfig
+from services.reward.protocol import Outcome, Unscorable
+from shared.scoring import ScoreItem
+
+Post = Callable[[Any], Awaitable[Any]]
+
+TESTS = "tests"
+"""The key of `metadata` with the tests: a list of `{"stdin", "stdout"}`, or of Python texts that assert."""
+
+_FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_OVERHEAD_SECONDS = 10
+
+
+async def run_tests(post: Post, item: ScoreItem, config: ExternalConfig) -> Outcome:
+    """The share of the item's tests that its program passes. One request per test, one after the other.
+
+    Raises:
+    Unscorable: no tests.
+    CallFailed: the sandbox failed, or did not say how the program ended; a program that failed is 0.
+    Source: ByteDance SandboxFusion, `POST /run_code`; it answers 200 also for its own errors.
+    """
+    tests = item.metadata.get(TESTS)
+    if not isinstance(tests, list) or not tests:
+        raise Unscorable(f'needs metadata "{TESTS}": a list of {{"stdin", "stdout"}} or of assertions')
+    program = last_program(item.response)
+    if program is None:
+        return 0.0
+    passed = [await _passes(post, program, test, config) for test in tests]
+    return sum(passed) / len(passed)
+
+
+def last_program(response: str) -> str | None:
+    """The last fenced block of code; None without one that is closed and has text."""
+    blocks = [block for block in _FENCE.findall(response) if block.strip()]
+    return blocks[-1] if blocks else None
+
+
+async def _passes(post: Post, program: str, test: Any, config: ExternalConfig) -> bool:
+    if isinstance(test, str) and test.strip():
+        # A program that ends early with status 0 has not passed: the nonce is printed after the assertions.
+        nonce = secrets.token_hex(8)
+        output = await _run(post, f"{program}\n\n{test}\n\nprint({nonce!r})\n", "", config)
+        return output is not None and output.rstrip().endswith(nonce)
+    if isinstance(test, dict) and all(isinstance(test.get(key), str) for key in ("stdin", "stdout")):
+        output = await _run(post, program, test["stdin"], config)
+        return output is not None and _same_lines(output, test["stdout"])
+    raise Unscorable(f'needs every test to be {{"stdin", "stdout"}} or a text; one is {str(test)[:60]!r}')
+
+
+async def _run(post: Post, code: str, stdin: str, config: ExternalConfig) -> str | None:
+    """What the program printed; None if it failed, was ended or did not compile."""
+    sandbox = config.sandbox
+    reply = await post({
+        "code": code,
+        "language": sandbox.language,
+        "stdin": stdin,
+        "compile_timeout": sandbox.compile_seconds,
+        "run_timeout": sandbox.run_seconds,
+        "memory_limit_MB": sandbox.memory_mb,
+        "files": {},
+        "fetch_files": [],
+    })  # fmt: skip
+    if not isinstance(reply, dict) or reply.get("status") not in ("Success", "Failed"):
+        raise CallFailed(f"got no verdict from the sandbox: {str(reply)[:200]!r}")
+    result = reply.get("run_result")
+    if reply["status"] == "Failed" and (result is None or isinstance(result, dict)):
+        return None
+    if not isinstance(result, dict) or result.get("status") != "Finished":
+        raise CallFailed(f"got success from the sandbox without a finished run: {str(result)[:200]!r}")
+    code_returned, output = result.get("return_code"), result.get("stdout")
+    if type(code_returned) is not int or not isinstance(output, str):
+        raise CallFailed("got a finished run from the sandbox without its return code or output")
+    return output if code_returned == 0 else None
+
+
+def _same_lines(output: str, expected: str) -> bool:
+    """Equality but for spaces at the ends of lines and empty lines at the end."""
+    left, right = ([line.rstrip() for line in text.rstrip().splitlines()] for text in (output, expected))
+    return left == right

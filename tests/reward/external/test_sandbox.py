@@ -1,0 +1,96 @@
+"""SandboxFusion: what counts as a pass, and that nothing else does. The server runs the programs for real."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from services.reward.external.sandbox import last_program
+from services.reward.protocol import Failure
+from shared.scoring import ScoreItem
+from tests.reward.external.servers import Reply, ask
+
+DOUBLE = "Thus:\n```python\nprint(2 * int(input()))\n```\n"
+FUNCTION = "```python\ndef double(x):\n    return 2 * x\n```"
+
+
+def run_code(body: Any) -> Reply:
+    """`/run_code` as SandboxFusion answers it, for trusted programs."""
+    done = subprocess.run(
+        [sys.executable, "-c", body["code"]], input=body["stdin"], capture_output=True, text=True, timeout=20
+    )
+    run = {
+        "status": "Finished",
+        "execution_time": 0.1,
+        "return_code": done.returncode,
+        "stdout": done.stdout,
+        "stderr": done.stderr,
+    }
+    return Reply({"status": "Failed" if done.returncode else "Success", "message": "", "run_result": run})
+
+
+def item(response: str, tests: Any) -> ScoreItem:
+    return ScoreItem(response=response, metadata={"tests": tests})
+
+
+def test_the_reward_is_the_share_of_tests_that_pass() -> None:
+    tests = [{"stdin": "2", "stdout": "4"}, {"stdin": "3", "stdout": "6\n"}, {"stdin": "3", "stdout": "7"}]
+    asserted = ["assert double(2) == 4", "assert double(2) == 5"]
+    outcomes = ask(run_code, [item(DOUBLE, tests), item(FUNCTION, asserted)], contract="sandbox_fusion")
+    assert outcomes == [pytest.approx(2 / 3), 0.5]
+
+
+@pytest.mark.parametrize(
+    "program", ["import sys\nsys.exit(0)", "raise SystemExit", "import os\nos._exit(0)", "1/0"]
+)
+def test_a_program_that_ends_before_its_assertions_has_not_passed(program: str) -> None:
+    given = item(f"```python\n{program}\n```", ["assert 1 == 1"])
+    assert ask(run_code, [given], contract="sandbox_fusion") == [0.0]
+
+
+def test_a_response_without_a_program_fails_its_tests() -> None:
+    assert ask(run_code, [item("I cannot.", ["assert True"])], contract="sandbox_fusion") == [0.0]
+
+
+@pytest.mark.parametrize("tests", [None, [], "assert True", [""], [{"stdin": "1"}], [3]])
+def test_without_tests_there_is_no_pass(tests: Any) -> None:
+    (outcome,) = ask(run_code, [item(DOUBLE, tests)], contract="sandbox_fusion")
+    assert isinstance(outcome, Failure) and outcome.status == "invalid"
+
+
+FINISHED = {"status": "Finished", "return_code": 0, "stdout": "4"}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        [],
+        None,
+        {"status": "SandboxError", "run_result": FINISHED},
+        {"status": "Success"},
+        {"status": "Success", "run_result": None},
+        {"status": "Success", "run_result": {}},
+        {"status": "Success", "run_result": {**FINISHED, "status": "TimeLimitExceeded"}},
+        {"status": "Success", "run_result": {**FINISHED, "return_code": None}},
+        {"status": "Success", "run_result": {**FINISHED, "return_code": False}},
+        {"status": "Success", "run_result": {**FINISHED, "stdout": None}},
+    ],
+)
+def test_an_empty_or_odd_verdict_is_neither_pass_nor_fail(reply: Any) -> None:
+    given = item(DOUBLE, [{"stdin": "2", "stdout": "4"}])
+    (outcome,) = ask(lambda _: Reply(reply), [given], contract="sandbox_fusion")
+    assert isinstance(outcome, Failure) and outcome.status == "error"
+
+
+def test_a_program_past_its_time_has_failed() -> None:
+    reply = {"status": "Failed", "run_result": {"status": "TimeLimitExceeded", "return_code": None}}
+    given = item(DOUBLE, [{"stdin": "2", "stdout": "4"}])
+    assert ask(lambda _: Reply(reply), [given], contract="sandbox_fusion") == [0.0]
+
+
+def test_the_last_closed_block_with_text_is_the_program() -> None:
+    assert last_program("```\na\n```\n```py\nb\n```\n```\n\n```") == "b\n"
+    assert last_program("```py\nb\n") is None
+    assert last_program("```\n" * 30_000 + "x") is None
