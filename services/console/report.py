@@ -11,6 +11,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from shared.heldout import solved_shares
+
 PACKAGES = (
     "rollstream",
     "torch",
@@ -70,10 +72,10 @@ def package_versions() -> dict[str, str]:
 def before_after_table(report: Mapping[str, Any]) -> Table:
     """Held-out accuracy before and after training."""
     table = Table("held-out accuracy", "before", "after", "change")
-    for mode, accuracy in report["heldout"].items():
+    for name, accuracy in report["heldout"].items():
         if {"before", "after"} <= accuracy.keys():
             before, after = accuracy["before"], accuracy["after"]
-            table.add_row(mode, f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
+            table.add_row(name, f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
     return table
 
 
@@ -116,10 +118,12 @@ def plot(run: Path) -> Path:
     reward_axis.plot(list(rewards), list(rewards.values()), color="tab:blue", alpha=0.7, label="mean reward")
     reward_axis.set(xlabel="PPO step", ylabel="mean reward of the step", title=run.name)
     accuracy_axis = reward_axis.twinx()
-    for mode, colour in (("greedy", "tab:green"), ("sampled", "tab:orange")):
-        name = f"eval/heldout/{mode}/accuracy"
-        points = {row["step"]: row[name] for row in rows if name in row}
-        accuracy_axis.plot(list(points), list(points.values()), "o-", color=colour, label=f"held-out, {mode}")
+    colours = {"greedy": "tab:green", "sampled": "tab:orange"}
+    shares = {row["step"]: solved_shares(row) for row in rows}
+    for name in dict.fromkeys(name for row in shares.values() for name in row):
+        points = {step: row[name] for step, row in shares.items() if name in row}
+        colour = colours.get(name)
+        accuracy_axis.plot(list(points), list(points.values()), "o-", color=colour, label=f"held-out, {name}")
     accuracy_axis.set(ylabel="held-out accuracy", ylim=(0, 1))
     figure.legend(loc="lower right", bbox_to_anchor=(0.9, 0.12))
     figure.tight_layout()

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from services.console.progress import Progress
 from services.console.queues import queue_table
+from shared.heldout import solved_shares
 from shared.stream import Entry
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -50,14 +51,14 @@ def event_line(event: Entry, live: bool) -> str | None:
 
 
 def _training(progress: Progress) -> Table:
-    step, evaluation = progress.newest_step, progress.newest_evaluation
+    step = progress.newest_step
     table = Table.grid(padding=(0, 2))
     rewards = [row["reward/mean"] for _, row in sorted(progress.steps.items())]
     table.add_row("reward", _number(step, "reward/mean"), sparkline(rewards))
-    for mode in ("greedy", "sampled"):
-        name = f"eval/heldout/{mode}/accuracy"
-        rows = [row[name] for _, row in sorted(progress.evaluations.items()) if name in row]
-        table.add_row(f"{mode} accuracy", _number(evaluation, name), sparkline(rows))
+    shares = [solved_shares(row) for _, row in sorted(progress.evaluations.items())]
+    for name in dict.fromkeys(name for row in shares for name in row):
+        shown = name if "pass@" in name else f"{name} accuracy"
+        table.add_row(shown, _number(shares[-1], name), sparkline(row[name] for row in shares if name in row))
     table.add_row("KL to reference", _number(step, "objective/kl"), "per completion")
     generated, trained = (
         _number(step, f"tokens/{kind}_per_second", ",.0f") for kind in ("generated", "trained")
@@ -83,11 +84,7 @@ def _step_line(metrics: Mapping[str, float]) -> str:
 
 
 def _evaluation_line(metrics: Mapping[str, float]) -> str:
-    accuracies = [
-        f"{mode} {metrics[f'eval/heldout/{mode}/accuracy']:.3f}"
-        for mode in ("greedy", "sampled")
-        if f"eval/heldout/{mode}/accuracy" in metrics
-    ]
+    accuracies = [f"{name} {share:.3f}" for name, share in solved_shares(metrics).items()]
     return f"held-out accuracy after step {metrics['step']:.0f}: {', '.join(accuracies)}"
 
 

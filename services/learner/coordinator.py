@@ -77,9 +77,8 @@ class Coordinator:
             self.report.restore(state["report"])
             log.info("resumed from %s", resume)
             keep_lines(run.path / "metrics.jsonl", lambda row: row["step"] <= self.step)
-        self._evaluator = heldout and Evaluator(
-            run.name, self.feed, heldout.rows, config.max_new_tokens, config.success_reward
-        )
+        asked = [("heldout", heldout.rows)] if heldout else []
+        self._evaluator = Evaluator(run.name, self.feed, asked, sampling, config) if asked else None
         self._metrics = JsonLines(run.path / "metrics.jsonl")
         self._board = SummaryWriter(
             str(run.path / "tensorboard"), purge_step=self.step + 1 if resume else None
@@ -190,6 +189,7 @@ class Coordinator:
                 rows.write(
                     {
                         "id": group.prompt.id,
+                        "dataset": group.prompt.metadata.get("dataset"),
                         "mode": group.prompt.metadata.get("evaluation", "train"),
                         "prompt": group.prompt.text,
                         "completion": completion.text,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shared.heldout import solved_shares
+
 
 class Report:
     """Collects a run's figures and writes them at its end. The launcher adds what only it knows."""
@@ -15,7 +17,7 @@ class Report:
         self._path = path
         self._seed = seed
         self._prompts_too_long = prompts_too_long
-        self._heldout: dict[str, dict[str, float]] = {"greedy": {}, "sampled": {}}
+        self._heldout: dict[str, dict[str, float]] = {}
         self._missing = 0
         self._steps: list[dict[str, float]] = []
         self._seconds_before = 0.0
@@ -41,10 +43,9 @@ class Report:
         return self._seconds_before + time.monotonic() - self._started
 
     def add_heldout(self, when: str, metrics: Mapping[str, float]) -> None:
-        self._missing += int(metrics["eval/heldout/missing"])
-        for mode, accuracies in self._heldout.items():
-            if f"eval/heldout/{mode}/accuracy" in metrics:
-                accuracies[when] = round(metrics[f"eval/heldout/{mode}/accuracy"], 4)
+        self._missing += sum(int(value) for name, value in metrics.items() if name.endswith("/missing"))
+        for name, share in solved_shares(metrics).items():
+            self._heldout.setdefault(name, {})[when] = round(share, 4)
 
     def state(self) -> dict[str, Any]:
         return {

@@ -28,7 +28,7 @@ class GenerationConfig(Table):
     """Texts that end a completion, such as "</answer>". They stay in it, and special tokens count as text."""
     stop_token_ids: int | tuple[int, ...] | tuple[tuple[int, ...], ...] = ()
     """Token ids that end a completion and stay in it, in ColossalChat's forms: one id; a list, which is ONE
-    sequence of several tokens; a list of lists, which are alternatives. The model's end tokens always count."""
+    sequence of several tokens; a list of lists, which are alternatives. The model's own always count."""
     sampling_seed: int | None = Field(default=None, ge=0)
     """Draw each prompt's completions from a seed made of this, the dataset pass and the row, so that a run
     can be repeated; slower. By default the engine's random numbers go on from `run.seed`."""
