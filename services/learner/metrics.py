@@ -3,17 +3,28 @@
 Where TRL's own numbers count padding, these count completion tokens only.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from services.learner.algorithm.losses import PolicyLoss, ValueLoss
+from services.learner.algorithm.correction import effective_sample_share
 from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.data.batch import ExperienceBatch
 from services.learner.distributed import World
 from services.learner.targets import Evaluation, Targets
+
+PER_TOKEN = (
+    "loss/policy_avg",
+    "loss/value_avg",
+    "policy/clipfrac_avg",
+    "val/clipfrac_avg",
+    "policy/approxkl_avg",
+    "policy/entropy_avg",
+    "val/ratio",
+)
+"""What an optimizer step adds up over tokens."""
 
 
 @dataclass
@@ -23,30 +34,31 @@ class StepSums:
     tokens: int
     """Completion tokens of the whole minibatch, on all ranks: what the sums are divided by."""
     sums: Tensor
-    """Policy loss, value loss, clipped (policy), clipped (value), approximate KL, entropy, ratio. [7]"""
+    """In the order of `PER_TOKEN`. [7]"""
     max_ratio: Tensor
-    policy_grad_norm: Tensor
-    critic_grad_norm: Tensor
+    grad_norms: dict[str, Tensor] = field(default_factory=dict)
+    """Before clipping, by model."""
     skipped: bool = False
+    """A gradient was not finite: nothing stepped."""
+    held: bool = False
+    """The policy did not step, having gone too far."""
+    ends_update: bool = False
+    """It went so far that the rest of the update is left out."""
 
     @staticmethod
     def zero(tokens: int, device: torch.device) -> "StepSums":
-        nothing = torch.zeros((), device=device)
-        return StepSums(tokens, torch.zeros(7, dtype=torch.float64, device=device), nothing, nothing, nothing)
+        sums = torch.zeros(len(PER_TOKEN), dtype=torch.float64, device=device)
+        return StepSums(tokens, sums, max_ratio=torch.zeros((), device=device))
 
-    def add(self, policy: PolicyLoss, value: ValueLoss, entropy: Tensor) -> None:
-        """Count one micro-batch."""
-        parts = (
-            policy.loss,
-            value.loss,
-            policy.clipped,
-            value.clipped,
-            policy.approx_kl,
-            entropy,
-            policy.ratio,
-        )
-        self.sums += torch.stack([part.detach().double() for part in parts])
-        self.max_ratio = torch.maximum(self.max_ratio, policy.max_ratio)
+    def add(self, parts: Mapping[str, Tensor]) -> None:
+        """Count sums over the tokens of one micro-batch."""
+        for name, part in parts.items():
+            self.sums[PER_TOKEN.index(name)] += part.detach().double()
+
+    def means(self, world: World) -> dict[str, float]:
+        """Over the tokens of the minibatch, the same on every rank; every rank must call it."""
+        means = world.all_reduce_sum(self.sums.clone()) / self.tokens
+        return dict(zip(PER_TOKEN, means.tolist(), strict=True))
 
 
 def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> dict[str, float]:
@@ -60,26 +72,22 @@ def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> d
     """
     sums = world.all_reduce_sum(torch.stack([step.sums for step in steps]))
     max_ratio = world.all_reduce_max(torch.stack([step.max_ratio for step in steps])).max()
-    tokens = torch.tensor([max(step.tokens, 1) for step in steps], device=world.device)
+    tokens = torch.tensor([step.tokens for step in steps], device=world.device)
     means = sums / tokens[:, None]  # [steps, 7]
-    policy, value, policy_clipped, value_clipped, approx_kl, entropy, ratio = means.mean(dim=0).tolist()
-    ratios = means[:, 6]
-    return {
-        "loss/policy_avg": policy,
-        "loss/value_avg": value,
-        "policy/clipfrac_avg": policy_clipped,
-        "val/clipfrac_avg": value_clipped,
-        "policy/approxkl_avg": approx_kl,
-        "policy/entropy_avg": entropy,
-        "val/ratio": ratio,
+    column = PER_TOKEN.index("val/ratio")
+    ratios, first = means[:, column], slice(first_epoch)
+    return dict(zip(PER_TOKEN, means.mean(dim=0).tolist(), strict=True)) | {
         "val/ratio_var": float(ratios.var()) if len(steps) > 1 else 0.0,
         "val/ratio_first": float(ratios[0]),
-        "val/ratio_first_epoch": float(sums[:first_epoch, 6].sum() / tokens[:first_epoch].sum()),
+        "val/ratio_first_epoch": float(sums[first, column].sum() / tokens[first].sum()),
         "val/ratio_max": float(max_ratio),
-        "grad_norm/policy": float(torch.stack([step.policy_grad_norm for step in steps]).mean()),
-        "grad_norm/critic": float(torch.stack([step.critic_grad_norm for step in steps]).mean()),
+        **{
+            f"grad_norm/{name}": float(torch.stack([step.grad_norms[name] for step in steps]).mean())
+            for name in steps[0].grad_norms
+        },
         "steps/optimizer": float(len(steps)),
         "steps/skipped": float(sum(step.skipped for step in steps)),
+        "steps/held": float(sum(step.held for step in steps)),
     }
 
 
@@ -98,7 +106,9 @@ def batch_metrics(
     batch: ExperienceBatch,
     evaluation: Evaluation,
     targets: Targets,
+    scores: Tensor,
     config: AlgorithmConfig,
+    kl_coef: float,
     policy_version: int,
 ) -> dict[str, float]:
     """What the batch was like before the update.
@@ -106,26 +116,56 @@ def batch_metrics(
     `objective/kl` and the like are means over completions of sums over tokens.
     """
     mask = batch.completion_mask
-    completions = len(batch)
+    completions, lengths = len(batch), batch.completion_lengths
     kl = float(torch.where(mask, targets.kl, 0.0).sum()) / completions
-    scores = float(batch.rewards.mean()) * config.reward_scale
-    spread = float(targets.returns[mask].var(correction=0))
-    error = float((targets.returns - evaluation.old_values)[mask].var(correction=0))
-    staleness = (policy_version - batch.versions).float()
+    score = float(scores.mean())
+    penalty = -kl_coef * kl if config.kl_in == "reward" else 0.0
+    returns, error = targets.returns[mask], (targets.returns - evaluation.old_values)[mask]
+    spread = float(returns.var(correction=0))
     return {
         "objective/kl": kl,
+        "objective/kl_coef": kl_coef,
         "objective/entropy": -float(evaluation.old_logprobs.sum()) / completions,
-        "objective/non_score_reward": -config.kl_coef * kl,
-        "objective/rlhf_reward": scores - config.kl_coef * kl,
-        "objective/scores": scores,
+        "objective/non_score_reward": penalty,
+        "objective/rlhf_reward": score + penalty,
+        "objective/scores": score,
         "val/num_eos_tokens": float(batch.stopped.sum()),
-        "val/explained_variance": 1 - error / spread if spread > 0 else 0.0,
+        "val/explained_variance": 1 - float(error.var(correction=0)) / spread if spread > 0 else 0.0,
+        "val/error": float(error.square().mean()),
+        "values/mean": float(evaluation.old_values[mask].mean()),
+        "advantages/mean": float(error.mean()),
+        "advantages/std": float(error.std(correction=0)),
+        "returns/mean": float(returns.mean()),
+        "returns/std": spread**0.5,
         "reward/mean": float(batch.rewards.mean()),
         "reward/std": float(batch.rewards.std(correction=0)),
         "completions/mean_length": float(mask.sum()) / completions,
+        "completions/min_length": float(lengths.min()),
+        "completions/max_length": float(lengths.max()),
+        "completions/stopped_fraction": float(batch.stopped.float().mean()),
         "completions/cut_fraction": float((~batch.stopped).float().mean()),
-        "staleness/mean": float(staleness.mean()),
-        "staleness/max": float(staleness.max()),
         "tokens/completion": float(mask.sum()),
-        "tokens/trained": float(batch.lengths.sum()) * config.epochs,
+        "tokens/evaluated": float(batch.lengths.sum()),
+    } | staleness_metrics(batch, evaluation.old_logprobs, targets.weights, policy_version)
+
+
+def staleness_metrics(
+    batch: ExperienceBatch, old_logprobs: Tensor, weights: Tensor, policy_version: int
+) -> dict[str, float]:
+    """How old the batch was, and how far what sampled it was from the policy at the start of the update."""
+    mask = batch.completion_mask
+    log_ratio = (old_logprobs - batch.rollout_logprobs)[mask]
+    of_token = (policy_version - batch.token_versions)[mask]
+    of_completion = (policy_version - batch.versions).float()
+    metrics = {
+        "staleness/mean": float(of_completion.mean()),
+        "staleness/max": float(of_completion.max()),
+        "correction/mismatch_kl": float((torch.expm1(log_ratio) - log_ratio).mean()),
+        "correction/effective_sample_share": effective_sample_share(weights, mask),
+        "correction/masked_fraction": float((weights[mask] == 0).float().mean()),
     }
+    for age in of_token.unique().tolist():
+        same = of_token == age
+        metrics[f"staleness/tokens_{age}"] = float(same.float().mean())
+        metrics[f"correction/ratio_{age}"] = float(log_ratio[same].exp().mean())
+    return metrics

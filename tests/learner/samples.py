@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from services.learner import distributed
+from services.learner import distributed, ppo
+from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.algorithm import AlgorithmConfig
+from services.learner.data.batch import ExperienceBatch
 from services.learner.distributed import World
 from services.learner.models.actor_critic import ActorCritic, build_optimizer
-from services.learner.models.critic import new_critic
+from services.learner.models.critic import load_critic
 from services.learner.models.policy import load_policy, load_reference
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 
@@ -31,7 +33,6 @@ SETTINGS = AlgorithmConfig(
     gae_lambda=0.95,
     whiten_advantages=True,
     reward_scale=1.0,
-    importance_cap=2.0,
     epochs=1,
     minibatches=1,
     micro_batch_tokens=4096,
@@ -120,7 +121,7 @@ def make_prompt(name: str, token_ids: Int32Array, n: int) -> Prompt:
 def load_models(path: Path, world: World, smallest_block: int = 0) -> ActorCritic:
     """Policy, reference and critic from one folder, the critic's head not at zero, sharded over the world."""
     learning_rate = 1e-3
-    policy, reference, critic = load_policy(path), load_reference(path), new_critic(path)
+    policy, reference, critic = load_policy(path), load_reference(path), load_critic(path)
     torch.manual_seed(1)
     torch.nn.init.normal_(critic.head.weight, std=0.1)
     for model in (policy, reference, critic):
@@ -136,4 +137,11 @@ def load_models(path: Path, world: World, smallest_block: int = 0) -> ActorCriti
 
 
 def changed(**changes: object) -> AlgorithmConfig:
-    return SETTINGS.model_copy(update=changes)
+    return AlgorithmConfig.model_validate(SETTINGS.model_dump() | changes)
+
+
+def run_update(
+    models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig, policy_version: int, seed: int
+) -> dict[str, float]:
+    """The metrics of an update that is the first of its run."""
+    return ppo.update(models, batch, config, AlgorithmState(config.kl_coef), policy_version, seed)[0]

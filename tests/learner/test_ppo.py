@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.learner import ppo
 from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.distributed import full_state
 from services.learner.models.actor_critic import ActorCritic
@@ -20,6 +19,7 @@ from tests.learner.samples import (
     changed,
     load_models,
     make_groups,
+    run_update,
     save_tiny_llama,
     unpadded,
 )
@@ -82,7 +82,7 @@ def test_the_first_step_of_an_update_matches_the_oracle(fresh: Callable[[], Acto
         )
         values = completion_values(actor_critic.critic, batch, "float32")
 
-    metrics = ppo.update(actor_critic, batch, settings, policy_version=0, seed=0)
+    metrics = run_update(actor_critic, batch, settings, policy_version=0, seed=0)
 
     old_rows, ref_rows, value_rows = (unpadded(x, batch.completion_mask) for x in (old, ref, values))
     kl = oracles.kl(old_rows, ref_rows, "k3")
@@ -113,7 +113,7 @@ def test_the_first_step_of_an_update_matches_the_oracle(fresh: Callable[[], Acto
 def test_the_ratio_is_one_while_the_weights_are_the_old_ones(fresh: Callable[[], ActorCritic]) -> None:
     """Also when micro-batches differ from those that the old logprobs came from."""
     batch = collate(make_groups(6, 2))
-    metrics = ppo.update(fresh(), batch, changed(minibatches=3, epochs=2, micro_batch_tokens=50), 0, seed=0)
+    metrics = run_update(fresh(), batch, changed(minibatches=3, epochs=2, micro_batch_tokens=50), 0, seed=0)
     assert metrics["val/ratio_first"] == pytest.approx(1, abs=1e-4)
     assert metrics["val/ratio_max"] > 1.001
     assert metrics["steps/optimizer"] == 6 and metrics["steps/skipped"] == 0
@@ -121,7 +121,7 @@ def test_the_ratio_is_one_while_the_weights_are_the_old_ones(fresh: Callable[[],
 
 def test_trl_names_and_our_own_are_reported_as_finite_numbers(fresh: Callable[[], ActorCritic]) -> None:
     batch = collate(make_groups(4, 2))
-    metrics = ppo.update(fresh(), batch, SETTINGS, 0, seed=0)
+    metrics = run_update(fresh(), batch, SETTINGS, 0, seed=0)
     assert metrics.keys() >= TRL_NAMES
     assert all(math.isfinite(value) for value in metrics.values()), metrics
     assert metrics["tokens/completion"] == int(batch.completion_mask.sum())
@@ -135,7 +135,7 @@ def test_the_gap_to_the_engine_is_measured_on_completion_tokens(fresh: Callable[
         ours = score_completions(actor_critic.policy, batch, 1.0, "float32").logprobs
     off_by_one = ours.clone()
     off_by_one[0, 0] -= 0.5
-    metrics = ppo.update(actor_critic, replace(batch, rollout_logprobs=off_by_one), SETTINGS, 0, seed=0)
+    metrics = run_update(actor_critic, replace(batch, rollout_logprobs=off_by_one), SETTINGS, 0, seed=0)
     assert metrics["logprob_gap/max"] == pytest.approx(0.5, abs=1e-4)
     assert metrics["logprob_gap/mean"] == pytest.approx(0.5 / int(batch.completion_mask.sum()), abs=1e-5)
 
@@ -147,7 +147,7 @@ def test_in_bfloat16_the_gap_to_the_engine_is_still_measured_in_float32(
     with torch.no_grad():
         ours = score_completions(actor_critic.policy, batch, 1.0, "float32").logprobs
     batch = replace(batch, rollout_logprobs=ours)
-    metrics = ppo.update(actor_critic, batch, changed(precision="bfloat16"), 0, seed=0)
+    metrics = run_update(actor_critic, batch, changed(precision="bfloat16"), 0, seed=0)
     assert metrics["logprob_gap/max"] < 1e-5
     assert metrics["val/ratio_first"] == pytest.approx(1, abs=1e-3)
 
@@ -156,14 +156,14 @@ def test_in_bfloat16_the_gap_to_the_engine_is_still_measured_in_float32(
 def test_a_step_depends_on_the_completions_alone(fresh: Callable[[], ActorCritic], change: str) -> None:
     batch, settings = collate(make_groups(5, 3)), changed(entropy_coef=0.01)
     plain, other = fresh(), fresh()
-    ppo.update(plain, batch, settings, 0, seed=0)
+    run_update(plain, batch, settings, 0, seed=0)
     if change == "small micro-batches":
         settings = settings.model_copy(update={"micro_batch_tokens": 30})
     elif change == "another order":
         batch = batch.rows(torch.randperm(len(batch), generator=torch.Generator().manual_seed(5)).tolist())
     else:
         batch = widened(batch)
-    ppo.update(other, batch, settings, 0, seed=0)
+    run_update(other, batch, settings, 0, seed=0)
     assert_close(plain, other)
 
 
@@ -176,6 +176,7 @@ def widened(batch: ExperienceBatch) -> ExperienceBatch:
         input_ids=pad(batch.input_ids, 5),
         completion_mask=pad(batch.completion_mask, False),
         rollout_logprobs=pad(batch.rollout_logprobs, 7.0),
+        token_versions=pad(batch.token_versions, 9),
     )
 
 
@@ -185,7 +186,7 @@ def test_the_same_seed_gives_the_same_parameters_and_another_seed_others(
     batch, settings = collate(make_groups(4, 3)), changed(minibatches=3)
     first, second, third = fresh(), fresh(), fresh()
     for actor_critic, seed in ((first, 1), (second, 1), (third, 2)):
-        ppo.update(actor_critic, batch, settings, 0, seed)
+        run_update(actor_critic, batch, settings, 0, seed)
     assert_close(first, second, tolerance=0)
     with pytest.raises(AssertionError):
         assert_close(first, third)
@@ -196,7 +197,8 @@ def test_fresh_completions_have_weight_one_and_stale_ones_their_capped_importanc
 ) -> None:
     batch = collate(make_groups(2, 1, version=4) + make_groups(2, 1, seed=9, version=5))
     evaluation = evaluate(fresh(), batch, SETTINGS)
-    weights = make_targets(batch, evaluation, changed(importance_cap=1.5), policy_version=5).weights
+    config = changed(correction={"weight_cap": 1.5})
+    weights = make_targets(batch, evaluation, batch.rewards, config, 0.05, policy_version=5).weights
     expected = (evaluation.old_logprobs - batch.rollout_logprobs).exp().clamp(max=1.5)
     stale = batch.completion_mask[:2]
     torch.testing.assert_close(weights[:2][stale], expected[:2][stale])
@@ -209,8 +211,8 @@ def test_the_importance_of_stale_completions_weighs_their_policy_loss(
 ) -> None:
     actor_critic, batch = fresh(), collate(make_groups(3, 2))
     evaluation = evaluate(actor_critic, batch, SETTINGS)
-    targets = make_targets(batch, evaluation, SETTINGS, policy_version=1)
-    metrics = ppo.update(actor_critic, batch, SETTINGS, policy_version=1, seed=0)
+    targets = make_targets(batch, evaluation, batch.rewards, SETTINGS, SETTINGS.kl_coef, policy_version=1)
+    metrics = run_update(actor_critic, batch, SETTINGS, policy_version=1, seed=0)
     weighted = (-targets.advantages * targets.weights)[batch.completion_mask].mean()
     assert metrics["loss/policy_avg"] == pytest.approx(float(weighted), abs=1e-5)
     assert metrics["staleness/max"] == 1
@@ -228,7 +230,7 @@ def test_an_entropy_bonus_keeps_the_policy_undecided(fresh: Callable[[], ActorCr
         return float(score_completions(actor_critic.policy, batch, 1.0, "float32").entropy.sum())
 
     before = entropy()
-    ppo.update(actor_critic, batch, settings, 0, seed=0)
+    run_update(actor_critic, batch, settings, 0, seed=0)
     assert entropy() > 1.01 * before
 
 
@@ -239,17 +241,17 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(
     before = parameters(actor_critic)
     broken = replace(batch, rewards=batch.rewards.clone())
     broken.rewards[0] = 1e38
-    metrics = ppo.update(actor_critic, broken, changed(whiten_advantages=False), 0, seed=0)
+    metrics = run_update(actor_critic, broken, changed(whiten_advantages=False), 0, seed=0)
     assert metrics["steps/skipped"] == 1
     assert "optimizer step skipped" in caplog.text
     for name, value in parameters(actor_critic).items():
         assert torch.equal(value, before[name]), name
-    assert ppo.update(actor_critic, batch, SETTINGS, 0, seed=0)["steps/skipped"] == 0
+    assert run_update(actor_critic, batch, SETTINGS, 0, seed=0)["steps/skipped"] == 0
 
 
 def test_a_batch_whose_rewards_are_all_zero_passes(fresh: Callable[[], ActorCritic]) -> None:
     batch = collate(make_groups(3, 2))
-    metrics = ppo.update(fresh(), replace(batch, rewards=torch.zeros(6)), SETTINGS, 0, seed=0)
+    metrics = run_update(fresh(), replace(batch, rewards=torch.zeros(6)), SETTINGS, 0, seed=0)
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["steps/skipped"] == 0
 
@@ -263,7 +265,7 @@ def test_the_gradient_is_clipped_to_its_norm(fresh: Callable[[], ActorCritic]) -
         critic_optimizer=torch.optim.SGD(actor_critic.critic.parameters(), lr=1.0),
     )
     before = full_state(actor_critic.policy)
-    metrics = ppo.update(actor_critic, batch, changed(max_grad_norm=1e-3), 0, seed=0)
+    metrics = run_update(actor_critic, batch, changed(max_grad_norm=1e-3), 0, seed=0)
     moved = [value - before[name] for name, value in full_state(actor_critic.policy).items()]
     assert metrics["grad_norm/policy"] > 1e-2
     assert float(torch.nn.utils.get_total_norm(moved)) == pytest.approx(1e-3, rel=1e-2)
@@ -293,9 +295,10 @@ def test_rewarding_a_token_makes_it_likelier_and_the_critic_foresees_it(
             prompt_lengths=torch.full((64,), 3),
             completion_mask=torch.ones(64, 1, dtype=torch.bool),
             rollout_logprobs=logits.log_softmax(-1)[tokens][:, None],
+            token_versions=torch.zeros(64, 1, dtype=torch.long),
             rewards=(tokens == wanted).float(),
         )
-        metrics = ppo.update(actor_critic, batch, settings, 0, seed=step)
+        metrics = run_update(actor_critic, batch, settings, 0, seed=step)
         assert metrics["logprob_gap/max"] < 1e-4
     assert before < 0.2 and chance() > 2 * before
     with torch.no_grad():

@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from services.learner import distributed, ppo
+from services.learner import distributed
 from services.learner.data.batch import collate
 from services.learner.distributed import World, join_world
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.critic import save_critic
 from services.learner.targets import evaluate
-from tests.learner.samples import changed, load_models, make_groups
+from tests.learner.samples import changed, load_models, make_groups, run_update
 
 SETTINGS = changed(epochs=2, minibatches=3, micro_batch_tokens=40, entropy_coef=0.01)
 GROUPS, COMPLETIONS = 5, 3  # five rows to a minibatch: one rank has a row less, and an idle micro-batch
@@ -29,7 +29,7 @@ def updates(actor_critic: ActorCritic, first: int, last: int) -> dict[str, float
     metrics: dict[str, float] = {}
     for step in range(first, last):
         batch = collate(make_groups(GROUPS, COMPLETIONS, seed=step, version=step))
-        metrics = ppo.update(actor_critic, batch, SETTINGS, policy_version=step + 1, seed=step)
+        metrics = run_update(actor_critic, batch, SETTINGS, policy_version=step + 1, seed=step)
     return metrics
 
 
@@ -89,7 +89,7 @@ def check_skip(folder: Path, name: str, world: World) -> None:
     rewards = batch.rewards.clone()
     rewards[0] = 1e38
     settings = changed(whiten_advantages=False)
-    metrics = ppo.update(actor_critic, replace(batch, rewards=rewards), settings, 0, seed=0)
+    metrics = run_update(actor_critic, replace(batch, rewards=rewards), settings, 0, seed=0)
     assert metrics["steps/skipped"] == 1
     for key, value in distributed.full_state(actor_critic.policy).items():
         assert torch.equal(value, before[key]), key

@@ -1,4 +1,4 @@
-"""The distance between the policy and the reference, and the per-token rewards it shapes.
+"""The distance between the policy and the reference, what it costs, and how its coefficient adapts.
 
 Shapes: `B` completions, `T` completion tokens.
 """
@@ -36,25 +36,28 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) 
     raise ValueError(f"unknown KL estimator {estimator!r}: use k1, k2 or k3")
 
 
-def score_on_last_token(scores: Tensor, mask: Tensor) -> Tensor:
-    """Per-token rewards that are zero but for each row's last true position, which carries its score.
-
-    A row without a true position carries nothing.
-
-    Args:
-        scores: one scalar per completion. [B]
-        mask: true on the tokens of the completion, which are contiguous from position 0. [B, T]
-    """
-    last = torch.zeros_like(mask)
-    last[:, :-1] = mask[:, :-1] & ~mask[:, 1:]
-    last[:, -1:] = mask[:, -1:]
-    return scores[:, None] * last
-
-
 def kl_penalty(kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
     """Per-token rewards `-kl_coef * kl` on the mask, zero elsewhere. [B, T]
 
-    Added to `score_on_last_token` this is the shaped reward of Stiennon et al. 2020 and Ouyang et al. 2022
+    Added to `rewards.place_scores` this is the shaped reward of Stiennon et al. 2020 and Ouyang et al. 2022
     (eq. 2), spread over the tokens.
     """
     return torch.where(mask, -kl_coef * kl, 0.0)
+
+
+def adapted_kl_coef(
+    kl_coef: float, kl: float, completions: int, target: float, horizon: float, clip: float = 0.2
+) -> float:
+    """The coefficient after a batch: higher when the distance is above its target, lower when below.
+
+    `e = clip(kl / target - 1, -clip, clip)` and `kl_coef * (1 + e * completions / horizon)` (Ziegler et al.
+    2019, section 2.2).
+
+    Args:
+        kl: mean over completions of the distance summed over their tokens, in nats.
+        completions: how many the batch had, on all ranks.
+        target: distance to keep, in nats a completion.
+        horizon: completions in which the coefficient changes by the factor `e` of `1 + e`.
+    """
+    error = min(max(kl / target - 1, -clip), clip)
+    return kl_coef * (1 + error * completions / horizon)

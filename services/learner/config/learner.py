@@ -1,15 +1,18 @@
 """The `[learner]` table: one flat table, whose keys are declared by topic in the files of this folder."""
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.data import DataConfig
 from services.learner.config.evaluation import EvaluationConfig
 from services.learner.config.generation import GenerationConfig
+from services.learner.config.models import ModelsConfig
 from shared.config import Settings
 
 
-class LearnerConfig(DataConfig, GenerationConfig, EvaluationConfig, AlgorithmConfig):
+class LearnerConfig(DataConfig, GenerationConfig, EvaluationConfig, AlgorithmConfig, ModelsConfig):
     # Loop
     steps: int = Field(default=100, ge=1)
     groups_per_step: int = Field(default=32, ge=1)
@@ -26,8 +29,10 @@ class LearnerConfig(DataConfig, GenerationConfig, EvaluationConfig, AlgorithmCon
     critic_lr: float = Field(default=1e-5, gt=0)
     warmup_steps: int = Field(default=0, ge=0)
     """PPO steps over which both learning rates rise linearly to their full value."""
-    final_lr_ratio: float = Field(default=1.0, ge=0, le=1)
-    """Share of the learning rates that is left at the last step, after a linear descent."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How both learning rates descend over the run."""
+    final_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Share of the learning rates that a linear or cosine descent leaves at the last step."""
     weight_decay: float = Field(default=0.0, ge=0)
 
     # Housekeeping
@@ -45,6 +50,25 @@ class LearnerConfig(DataConfig, GenerationConfig, EvaluationConfig, AlgorithmCon
             raise ValueError(
                 f"groups_per_step x completions_per_prompt = {sequences} must be a multiple of "
                 f"minibatches x ranks = {self.minibatches * self.ranks}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _algorithm_fits_models(self) -> "LearnerConfig":
+        if self.reference == "none" and self.kl_coef:
+            raise ValueError(
+                f"kl_coef = {self.kl_coef} charges the distance to a reference, and reference = 'none': set "
+                "kl_coef to 0, or reference to 'start'"
+            )
+        separate = {
+            "critic_warmup_steps": self.critic_warmup_steps,
+            "ratio_threshold": self.ratio_threshold,
+            "target_kl": self.target_kl,
+        }
+        if self.critic.trunk == "policy" and any(separate.values()):
+            raise ValueError(
+                f"{', '.join(key for key, value in separate.items() if value)}: with it the critic learns when "
+                "the policy does not, which cannot be on one trunk: leave it out, or set critic.trunk = 'own'"
             )
         return self
 

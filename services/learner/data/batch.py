@@ -31,6 +31,8 @@ class ExperienceBatch:
     """[B]"""
     versions: Tensor
     """The oldest `policy_version` among the tokens of each completion. [B]"""
+    token_versions: Tensor
+    """The `policy_version` that sampled each token. [B, T]"""
     stopped: Tensor
     """True where the completion ended by itself, false where its length limit cut it. [B]"""
     groups: Tensor
@@ -68,6 +70,7 @@ class ExperienceBatch:
             input_ids=part.input_ids[:, :longest],
             completion_mask=part.completion_mask[:, :longest_completion],
             rollout_logprobs=part.rollout_logprobs[:, :longest_completion],
+            token_versions=part.token_versions[:, :longest_completion],
         )
 
 
@@ -93,6 +96,7 @@ def collate(groups: Sequence[Group]) -> ExperienceBatch:
         rollout_logprobs=torch.from_numpy(_pad([c.logprobs for _, _, c in pairs], np.float32)),
         rewards=torch.tensor([c.reward for _, _, c in pairs], dtype=torch.float32),
         versions=torch.tensor([_oldest_version(group, c) for _, group, c in pairs]),
+        token_versions=torch.from_numpy(_pad([_token_versions(c) for _, _, c in pairs], np.int64)),
         stopped=torch.tensor([c.finish_reason == "stop" for _, _, c in pairs]),
         groups=torch.tensor([index for index, _, _ in pairs]),
     )
@@ -155,6 +159,10 @@ def _check(group: Group, completion: Completion) -> None:
 def _oldest_version(group: Group, completion: Completion) -> int:
     """A completion without tokens has no spans; it can be no older than its prompt."""
     return min((span.version for span in completion.version_spans), default=group.prompt.issued_version)
+
+
+def _token_versions(completion: Completion) -> list[int]:
+    return [span.version for span in completion.version_spans for _ in range(span.tokens)]
 
 
 def _pad(rows: Sequence[Sequence[float]], dtype: type[np.generic]) -> np.ndarray:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.learner.algorithm.losses import policy_loss, value_loss
+from services.learner.algorithm.losses import policy_loss, sequence_mean_weights, value_loss
 from tests import oracles
 from tests.learner.samples import padded, rows_of
 
@@ -61,8 +61,12 @@ def test_exploded_ratios_show_in_the_metrics_as_they_do_in_coati() -> None:
     mean_ratio = (policy_loss(exploded, OLD, COATI_ADVANTAGES, MASK, 0.2, 0.2).ratio + 2) / 8
     assert near(mean_ratio, 41.199, 1e-3) and mean_ratio > 20
 
-    clamped = OLD + (exploded - OLD).clamp(max=math.log(10))
-    loss = policy_loss(clamped, OLD, COATI_ADVANTAGES, MASK, 0.2, 0.2, weights=PER_SEQUENCE).loss / 2
+    loss = (
+        policy_loss(
+            exploded, OLD, COATI_ADVANTAGES, MASK, 0.2, 0.2, weights=PER_SEQUENCE, ratio_clamp=10.0
+        ).loss
+        / 2
+    )
     assert near(loss, -2.369046, 1e-5)
 
 
@@ -147,3 +151,54 @@ def test_an_empty_mask_gives_zeros() -> None:
     empty = torch.zeros(1, 3, dtype=torch.bool)
     assert [float(x) for x in policy_loss(NEW[:1, :3], OLD[:1, :3], OLD[:1, :3], empty, 0.2, 0.2)] == [0] * 5
     assert [float(x) for x in value_loss(NEW[:1, :3], OLD[:1, :3], OLD[:1, :3], empty, 0.2)] == [0, 0]
+
+
+def test_without_a_clip_the_value_loss_is_half_the_squared_error() -> None:
+    values, returns = torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 1.5]])
+    result = value_loss(values, torch.zeros(1, 2), returns, torch.ones(1, 2, dtype=torch.bool), None)
+    assert float(result.loss) == (4 + 0.25) / 2 and float(result.clipped) == 0
+
+
+ONES = torch.ones(1, 3, dtype=torch.bool)
+
+
+def gradient(logprobs: Tensor, advantages: Tensor, **options: float | bool) -> tuple[float, list[float]]:
+    logprobs = logprobs.clone().requires_grad_()
+    old = torch.zeros_like(logprobs)
+    result = policy_loss(logprobs, old, advantages, ONES, 0.2, 0.2, **options)  # type: ignore[arg-type]
+    result.loss.backward()
+    assert logprobs.grad is not None
+    return float(result.loss.detach()), logprobs.grad[0].tolist()
+
+
+def test_dual_clip_bounds_the_loss_of_an_unwanted_token_that_became_likely() -> None:
+    logprobs, advantages = torch.tensor([[2.0, 2.0, 0.5]]), torch.tensor([[-1.0, 1.0, -1.0]])
+    unbounded, free = gradient(logprobs, advantages)
+    bounded, kept = gradient(logprobs, advantages, dual_clip=3.0)
+    assert unbounded - bounded == pytest.approx(math.exp(2.0) - 3.0)
+    assert free[0] != 0 and kept[0] == 0, "no gradient beyond the bound"
+    assert kept[1:] == free[1:], "wanted tokens and those within the bound are as before"
+
+
+def test_a_clamped_ratio_gives_no_gradient() -> None:
+    logprobs, advantages = torch.tensor([[3.0, 0.1, 0.1]]), torch.tensor([[-1.0, 1.0, 1.0]])
+    _, free = gradient(logprobs, advantages)
+    loss, kept = gradient(logprobs, advantages, ratio_clamp=10.0)
+    assert free[0] != 0 and kept == [0.0, *free[1:]]
+    assert loss == pytest.approx(10 - 2 * math.exp(0.1), abs=1e-5)
+
+
+def test_a_sequence_ratio_is_the_geometric_mean_on_every_token() -> None:
+    logprobs, advantages = torch.tensor([[0.3, -0.1, 0.1]]), torch.ones(1, 3)
+    loss, slopes = gradient(logprobs, advantages, sequence_ratio=True)
+    assert loss == pytest.approx(-3 * math.exp(0.1), abs=1e-6)
+    assert slopes == pytest.approx([-math.exp(0.1)] * 3, abs=1e-6)
+    _, clipped = gradient(logprobs + 0.3, advantages, sequence_ratio=True)
+    assert clipped == [0, 0, 0], "the whole sequence is clipped together"
+
+
+def test_sequence_mean_weights_give_the_mean_of_means() -> None:
+    losses = torch.tensor([[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    mask = torch.arange(4) < torch.tensor([4, 2, 0])[:, None]
+    weights = sequence_mean_weights(mask, tokens=6, sequences=2)
+    assert float((losses * mask * weights).sum() / 6) == pytest.approx((2.5 + 15) / 2)

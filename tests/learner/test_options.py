@@ -1,0 +1,337 @@
+"""What each option of the algorithm does to an update. Shapes and maths have tests of their own."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from services.learner import ppo
+from services.learner.algorithm.rewards import RunningMoments
+from services.learner.algorithm.state import AlgorithmState
+from services.learner.config.algorithm import AlgorithmConfig
+from services.learner.data.batch import ExperienceBatch, collate
+from services.learner.distributed import full_state
+from services.learner.models.actor_critic import ActorCritic
+from services.learner.models.scores import completion_values, final_values, score_completions
+from services.learner.targets import Targets, evaluate, final_scores, make_targets
+from tests.learner.samples import (
+    ALONE,
+    SETTINGS,
+    changed,
+    load_models,
+    make_groups,
+    run_update,
+    save_tiny_llama,
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def fresh(path: Path) -> Callable[[], ActorCritic]:
+    return lambda: load_models(path, ALONE)
+
+
+@pytest.fixture
+def batch() -> ExperienceBatch:
+    return collate(make_groups(4, 3))
+
+
+def moved(models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig, version: int = 0) -> Tensor:
+    """How far an update moves each parameter of the policy, as one vector."""
+    before = full_state(models.policy)
+    run_update(models, batch, config, version, seed=0)
+    return torch.cat([(v - before[name]).flatten() for name, v in full_state(models.policy).items()])
+
+
+def targets_of(models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig) -> Targets:
+    scores, _ = final_scores(batch, config, RunningMoments())
+    return make_targets(batch, evaluate(models, batch, config), scores, config, config.kl_coef, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clip_low": 0.001, "clip_high": 0.001, "epochs": 4},
+        {"dual_clip": 1.01, "epochs": 4},
+        {"ratio_clamp": 1.01, "epochs": 4},
+        {"ratio_level": "sequence", "epochs": 2},
+        {"loss_mean": "sequence"},
+        {"entropy_coef": 0.5},
+        {"kl_in": "loss", "kl_estimator": "k2", "kl_coef": 5.0, "epochs": 2},
+        {"kl_in": "loss", "kl_estimator": "k3", "kl_coef": 5.0, "epochs": 2},
+        {"score_placement": "every"},
+        {"reward_clip": 0.1},
+        {"missing_eos_penalty": 2.0},
+        {"whiten_rewards": True},
+        {"whiten_advantages": False},
+        {"whiten_shift_mean": False},
+        {"advantage_estimator": "grpo"},
+        {"advantage_estimator": "rloo"},
+        {"advantage_estimator": "reinforce_plus_plus"},
+        {"truncation": "bootstrap"},
+        {"update_steps": 1, "epochs": 2},
+        {"critic_warmup_steps": 1},
+        {"score_normalization": "normalize", "whiten_advantages": False},
+    ],
+    ids=lambda changes: "{}={}".format(*next(iter(changes.items()))),
+)
+def test_an_option_changes_the_update(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch, changes: dict[str, object]
+) -> None:
+    _, *beside = changes
+    plain = {key: changes[key] for key in beside}
+    with_it, without = moved(fresh(), batch, changed(**changes)), moved(fresh(), batch, changed(**plain))
+    assert float((with_it - without).abs().max()) > 1e-6
+
+
+def test_scores_are_scaled_clipped_and_lowered_where_the_completion_was_cut(batch: ExperienceBatch) -> None:
+    batch = replace(
+        batch, rewards=torch.linspace(-8, 9, len(batch)), stopped=torch.arange(len(batch)) % 2 == 0
+    )
+    config = changed(reward_scale=0.5, reward_clip=3.0, missing_eos_penalty=1.5)
+    scores, _ = final_scores(batch, config, RunningMoments())
+    expected = (batch.rewards / 2).clamp(-3, 3) - 1.5 * ~batch.stopped
+    torch.testing.assert_close(scores, expected)
+
+
+def test_scores_are_normalised_by_all_scores_of_the_run_so_far(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    config = changed(score_normalization="normalize", reward_scale=2.0)
+    first, second = batch, replace(batch, rewards=batch.rewards * 3 + 1)
+    _, state = ppo.update(fresh(), first, config, AlgorithmState(config.kl_coef), 0, seed=0)
+    scores, moments = final_scores(second, config, state.score_moments)
+    everything = torch.cat([first.rewards, second.rewards]) * 2
+    assert moments.count == len(everything)
+    torch.testing.assert_close(scores, (second.rewards * 2 - everything.mean()) / everything.std())
+
+
+def test_the_coefficient_adapts_from_update_to_update(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    config = changed(kl_coef=0.2, adaptive_kl={"target": 1000.0, "horizon": 100.0, "clip": 0.2})
+    metrics, state = ppo.update(fresh(), batch, config, AlgorithmState(0.2), 0, seed=0)
+    assert metrics["objective/kl_coef"] == 0.2
+    assert state.kl_coef == pytest.approx(0.2 * (1 - 0.2 * len(batch) / 100))
+    metrics, _ = ppo.update(fresh(), batch, config, state, 1, seed=0)
+    assert metrics["objective/kl_coef"] == state.kl_coef
+    _, unchanged = ppo.update(fresh(), batch, SETTINGS, AlgorithmState(0.2), 0, seed=0)
+    assert unchanged.kl_coef == 0.2
+
+
+def test_the_state_survives_its_way_through_a_checkpoint() -> None:
+    state = AlgorithmState(0.3, RunningMoments(5, 1.5, 2.5))
+    assert AlgorithmState.from_json(state.as_json()) == state
+
+
+def test_a_penalty_in_the_loss_is_not_charged_in_the_rewards_too(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    models = fresh()
+    torch.manual_seed(0)
+    assert models.reference is not None
+    with torch.no_grad():
+        for parameter in models.reference.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    in_loss, free = changed(kl_in="loss", kl_estimator="k3"), changed(kl_coef=0.0)
+    torch.testing.assert_close(
+        targets_of(models, batch, in_loss).returns, targets_of(models, batch, free).returns
+    )
+    metrics = run_update(models, batch, in_loss, 0, seed=0)
+    assert metrics["objective/kl"] > 0 and metrics["objective/non_score_reward"] == 0
+
+
+def test_a_penalty_in_the_loss_pulls_the_policy_back_to_the_reference(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    models = fresh()
+    torch.manual_seed(0)
+    assert models.reference is not None
+    with torch.no_grad():
+        for parameter in models.reference.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    batch = replace(batch, rewards=torch.zeros(len(batch)))
+    config = changed(kl_in="loss", kl_estimator="k2", kl_coef=5.0, whiten_advantages=False, epochs=8)
+
+    def distance() -> float:
+        evaluation = evaluate(models, batch, config)
+        return float((evaluation.old_logprobs - evaluation.ref_logprobs).square().mean())
+
+    before = distance()
+    run_update(models, batch, config, 0, seed=0)
+    assert distance() < 0.8 * before
+
+
+@pytest.mark.parametrize(("option", "value"), [("ratio_threshold", 1.01), ("target_kl", 1e-9)])
+def test_a_policy_that_has_gone_too_far_is_held_while_the_critic_learns_on(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch, option: str, value: float
+) -> None:
+    """A batch whose old policy is far off: the ratio is large from the first step."""
+    models = fresh()
+    policy, critic = full_state(models.policy), full_state(models.critic)  # type: ignore[arg-type]
+    config = changed(**{option: value}, correction={"proximal": "loglinear"}, epochs=3)
+    far = replace(batch, rollout_logprobs=batch.rollout_logprobs - 3)
+    metrics = run_update(models, far, config, 0, seed=0)
+    assert metrics["steps/held"] == metrics["steps/optimizer"] == (1 if option == "target_kl" else 3)
+    for name, tensor in full_state(models.policy).items():
+        assert torch.equal(tensor, policy[name]), name
+    assert any(not torch.equal(t, critic[name]) for name, t in full_state(models.critic).items())  # type: ignore[arg-type]
+
+
+def test_during_critic_warm_up_only_the_critic_learns(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    models, config = fresh(), changed(critic_warmup_steps=2)
+    assert models.critic is not None
+    critic = full_state(models.critic)
+    assert not moved(models, batch, config, version=1).any()
+    assert any(not torch.equal(t, critic[name]) for name, t in full_state(models.critic).items())
+    assert moved(models, batch, config, version=2).any()
+
+
+@pytest.mark.parametrize(("update_steps", "expected"), [(None, 6), (4, 4), (8, 8)])
+def test_the_number_of_optimizer_steps_can_be_set_apart_from_the_passes(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch, update_steps: int | None, expected: int
+) -> None:
+    config = changed(update_steps=update_steps, epochs=2, minibatches=3)
+    metrics = run_update(fresh(), batch, config, 0, seed=0)
+    assert metrics["steps/optimizer"] == expected
+    assert metrics["tokens/trained"] == int(batch.lengths.sum()) * expected / 3
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "grpo_without_std", "rloo", "reinforce_plus_plus"])
+def test_without_a_critic_an_update_needs_none(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch, estimator: str
+) -> None:
+    models = replace(fresh(), critic=None, critic_optimizer=None)
+    metrics = run_update(models, batch, changed(advantage_estimator=estimator), 0, seed=0)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["loss/value_avg"] == metrics["values/mean"] == 0
+    assert metrics["grad_norm/policy"] > 0 and "grad_norm/critic" not in metrics
+
+
+def test_without_a_reference_there_is_no_distance_to_it(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    metrics = run_update(replace(fresh(), reference=None), batch, SETTINGS, 0, seed=0)
+    assert metrics["objective/kl"] == 0
+
+
+def test_only_a_cut_completion_is_bootstrapped_with_the_value_behind_its_last_token(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    models = fresh()
+    assert models.critic is not None
+    batch = replace(batch, stopped=torch.arange(len(batch)) % 2 == 0)
+    final = evaluate(models, batch, changed(truncation="bootstrap")).final_values
+    assert not final[batch.stopped].any() and final[~batch.stopped].all()
+    with torch.no_grad():
+        longer = replace(
+            batch,
+            input_ids=torch.nn.functional.pad(batch.input_ids, (0, 1)),
+            completion_mask=torch.nn.functional.pad(batch.completion_mask, (1, 0), value=True),
+        )
+        values = completion_values(models.critic, longer, "float32")
+        last = values[torch.arange(len(batch)), batch.completion_lengths]
+    torch.testing.assert_close(final[~batch.stopped], last[~batch.stopped])
+    assert not evaluate(models, batch, SETTINGS).final_values.any()
+
+
+def test_the_value_behind_an_empty_completion_is_that_of_its_prompt(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    models = fresh()
+    assert models.critic is not None
+    with torch.no_grad():
+        first = completion_values(models.critic, batch, "float32")[:, 0]
+        empty = replace(batch, completion_mask=torch.zeros_like(batch.completion_mask))
+        torch.testing.assert_close(final_values(models.critic, empty, "float32"), first)
+
+
+class TestCorrection:
+    def test_masked_completions_give_no_policy_gradient(
+        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+    ) -> None:
+        """All logprobs of the engine off by more than the band allows: nothing is left to learn from."""
+        far = replace(batch, rollout_logprobs=batch.rollout_logprobs - 20)
+        for level in ("token", "sequence", "geometric"):
+            config = changed(correction={"weight": "none", "mask": level, "mask_high": 1.5})
+            metrics = run_update(fresh(), far, config, 1, seed=0)
+            assert metrics["correction/masked_fraction"] == 1
+            assert metrics["grad_norm/policy"] == 0 < metrics["grad_norm/critic"]
+
+    def test_fresh_completions_are_corrected_only_when_asked(
+        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+    ) -> None:
+        off = replace(batch, rollout_logprobs=batch.rollout_logprobs - 20)
+        plain = run_update(fresh(), off, SETTINGS, 0, seed=0)
+        asked = run_update(fresh(), off, changed(correction={"fresh": True, "mask": "token"}), 0, seed=0)
+        assert plain["correction/masked_fraction"] == 0 and asked["correction/masked_fraction"] == 1
+        assert plain["correction/mismatch_kl"] > 1
+
+    def test_at_staleness_zero_correction_changes_nothing(
+        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+    ) -> None:
+        plain = moved(fresh(), batch, changed(correction={"weight": "none"}))
+        for level in ("token", "sequence", "geometric"):
+            config = changed(correction={"weight": level, "mask": level})
+            assert torch.equal(moved(fresh(), batch, config), plain)
+
+    def test_the_loglinear_approximation_saves_the_pass_and_starts_at_ratio_one_when_exact(
+        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+    ) -> None:
+        models = fresh()
+        with torch.no_grad():
+            exact = score_completions(models.policy, batch, 1.0, "float32").logprobs
+        batch = replace(batch, rollout_logprobs=exact)
+        config = changed(correction={"proximal": "loglinear"}, kl_coef=0.0)
+        assert torch.equal(evaluate(models, batch, config).old_logprobs, exact)
+        metrics = run_update(models, batch, config, 3, seed=0)
+        assert metrics["val/ratio_first"] == pytest.approx(1, abs=1e-5)
+        recomputed = run_update(fresh(), batch, changed(kl_coef=0.0), 3, seed=0)
+        assert metrics["loss/policy_avg"] == pytest.approx(recomputed["loss/policy_avg"], abs=1e-5)
+
+    def test_the_loglinear_approximation_shares_the_way_by_staleness(
+        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+    ) -> None:
+        """With every token one version old the ratio is the root of that to the engine."""
+        models = fresh()
+        with torch.no_grad():
+            exact = score_completions(models.policy, batch, 1.0, "float32").logprobs
+        shifted = replace(batch, rollout_logprobs=(exact - 0.2) * batch.completion_mask)
+        metrics = run_update(models, shifted, changed(correction={"proximal": "loglinear"}), 1, seed=0)
+        assert metrics["val/ratio_first"] == pytest.approx(math.exp(0.1), abs=1e-4)
+
+    def test_how_old_tokens_were_is_reported_by_age(
+        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+    ) -> None:
+        old = collate(make_groups(2, 2, version=4) + make_groups(1, 2, seed=3, version=6))
+        metrics = run_update(fresh(), old, SETTINGS, 6, seed=0)
+        tokens = old.completion_mask.sum(dim=1)
+        assert metrics["staleness/tokens_2"] == pytest.approx(float(tokens[:4].sum() / tokens.sum()))
+        assert metrics["staleness/tokens_2"] + metrics["staleness/tokens_0"] == pytest.approx(1)
+        assert metrics["correction/ratio_2"] != metrics["correction/ratio_0"]
+        assert 0 < metrics["correction/effective_sample_share"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"advantage_estimator": "grpo", "critic_warmup_steps": 2}, "trains no critic"),
+        ({"advantage_estimator": "rloo", "truncation": "bootstrap"}, "needs a critic"),
+        ({"kl_coef": 0.0, "adaptive_kl": {}}, "multiplies kl_coef"),
+        ({"dual_clip": 0.5}, "dual_clip"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        changed(**changes)
