@@ -82,7 +82,8 @@ def _gap(prompt: Prompt, completion: Completion, models: dict[int, LlamaForCausa
             logits = models[span.version](torch.tensor([tokens])).logits[
                 0, start - 1 : start - 1 + span.tokens
             ]
-        expected = torch.log_softmax(_as_sampled(logits.double(), prompt.sampling), dim=-1)
+        seen = [tokens[:end] for end in range(start, start + span.tokens)]
+        expected = torch.log_softmax(_as_sampled(logits.double(), prompt.sampling, seen), dim=-1)
         sampled = torch.tensor(tokens[start : start + span.tokens])
         offset = start - len(prompt.token_ids)
         engine = torch.tensor(completion.logprobs[offset : offset + span.tokens])
@@ -93,10 +94,28 @@ def _gap(prompt: Prompt, completion: Completion, models: dict[int, LlamaForCausa
     return worst
 
 
-def _as_sampled(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+def _as_sampled(logits: torch.Tensor, sampling: Sampling, seen: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits of the distribution that is sampled from.
+
+    Args:
+        logits: the model's. [T, V]
+        seen: the tokens before each of these.
+    """
+    logits = logits.clone()
+    for row, earlier in zip(logits, seen, strict=True):
+        ids = torch.tensor(sorted(set(earlier)))
+        penalty = torch.full_like(row[ids], sampling.repetition_penalty)
+        row[ids] *= torch.where(row[ids] < 0, penalty, 1 / penalty)
     if sampling.temperature:
         logits = logits / sampling.temperature
+    chances = logits.softmax(dim=-1)
+    logits = logits.masked_fill(chances < sampling.min_p * chances.amax(dim=-1, keepdim=True), -math.inf)
     if sampling.top_k:
         least = logits.topk(sampling.top_k).values[:, -1:]
         logits = logits.masked_fill(logits < least, -math.inf)
+    if sampling.top_p < 1:
+        ordered, order = logits.sort(dim=-1, descending=True)
+        before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
+        kept = torch.zeros_like(logits, dtype=torch.bool).scatter(1, order, before < sampling.top_p)
+        logits = logits.masked_fill(~kept, -math.inf)
     return logits

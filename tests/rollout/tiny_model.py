@@ -1,6 +1,8 @@
-"""A Llama of 200 thousand random weights with a character tokenizer, and variations of its weights."""
+"""A Llama of 200 thousand random weights with a character tokenizer, variations of its weights, and weights
+that say what a test wants."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -8,7 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
-VOCABULARY = SPECIAL + [chr(code) for code in range(32, 127)]
+VOCABULARY = [*SPECIAL, *(chr(code) for code in range(32, 127)), ">\n"]
+"""Characters, and one token of two."""
 
 
 def make_model(folder: Path, tied: bool, ends: bool = True) -> LlamaForCausalLM:
@@ -53,3 +56,24 @@ def tensors_of(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
     tied = model.config.tie_word_embeddings
     return {name: tensor for name, tensor in model.state_dict().items()
             if not (tied and name == "lm_head.weight")}  # fmt: skip
+
+
+def reciting(model: LlamaForCausalLM, chains: Sequence[Sequence[str]]) -> LlamaForCausalLM:
+    """A model with a tied head that after each token of a chain says the next one, almost surely; after the
+    last one the second, so that a chain goes round without its beginning.
+
+    The first MLP maps a token's own embedding, which is one-hot, to the next one's; all other weights are 0.
+    """
+    made = copy.deepcopy(model)
+    layer, size = made.model.layers[0].mlp, len(VOCABULARY)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "norm" not in name:
+                parameter.zero_()
+        made.model.embed_tokens.weight[:, :size].fill_diagonal_(10.0)
+        layer.gate_proj.weight[:size, :size].fill_diagonal_(1.0)
+        layer.up_proj.weight[:size, :size].fill_diagonal_(1.0)
+        for chain in chains:
+            for token, following in zip(chain, [*chain[1:], chain[1]], strict=True):
+                layer.down_proj.weight[VOCABULARY.index(following), VOCABULARY.index(token)] = 10.0
+    return made
