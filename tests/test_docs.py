@@ -1,0 +1,25 @@
+"""Every option of the algorithm and every metric has its line in the documents."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from services.learner.config.algorithm import AdaptiveKLConfig, AlgorithmConfig, CorrectionConfig
+from services.learner.data.batch import collate
+from tests.learner.samples import ALONE, SETTINGS, load_models, make_groups, run_update, save_tiny_llama
+
+PPO = (Path(__file__).parent.parent / "docs/ppo.md").read_text()
+
+
+@pytest.mark.parametrize("table", [AlgorithmConfig, CorrectionConfig, AdaptiveKLConfig])
+def test_every_option_of_the_algorithm_is_documented(table: type) -> None:
+    missing = [name for name in table.model_fields if name not in PPO]  # type: ignore[attr-defined]
+    assert not missing
+
+
+def test_every_metric_of_an_update_is_explained(tmp_path: Path) -> None:
+    models = load_models(save_tiny_llama(tmp_path), ALONE)
+    metrics = run_update(models, collate(make_groups(2, 2)), SETTINGS, policy_version=2, seed=0)
+    named = {re.sub(r"_\d+$", "_<s>", name) for name in metrics}
+    assert not [name for name in sorted(named) if f"`{name}`" not in PPO]
