@@ -1,4 +1,4 @@
-"""Durable checkpoints: policy and critic as Hugging Face folders, optimizers and loop state beside them.
+"""Durable checkpoints: policy and critic as Hugging Face folders, what resumes them and the loop beside them.
 
 A checkpoint is written under a temporary name, flushed to disk, and renamed last, so a folder with the final
 name is whole. `vllm serve <run>/checkpoints/step-000100/policy` loads the policy.
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from services.learner.models.critic import Critic, save_critic
+from services.learner.models.snapshot import Snapshot
 
 _MANIFEST = "manifest.json"
 
@@ -25,11 +25,7 @@ def save(
     folder: Path,
     step: int,
     *,
-    policy: PreTrainedModel,
-    policy_state: dict[str, Tensor],
-    critic: Critic,
-    critic_state: dict[str, Tensor],
-    optimizers: Mapping[str, dict[str, Tensor]],
+    models: Snapshot,
     tokenizer: PreTrainedTokenizerBase,
     loop_state: Mapping[str, Any],
     keep: int,
@@ -40,11 +36,8 @@ def save(
     if partial.exists():
         shutil.rmtree(partial)
     partial.mkdir(parents=True)
-    policy.save_pretrained(partial / "policy", state_dict=policy_state)
+    models.write(partial)
     tokenizer.save_pretrained(partial / "policy")
-    save_critic(critic, critic_state, partial / "critic")
-    for name, state in optimizers.items():
-        save_file(state, partial / f"{name}_optimizer.safetensors")
     files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
     manifest = {
         "step": step,

@@ -3,20 +3,20 @@
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from services.learner import checkpoint
+from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.learner import LearnerSettings
 from services.learner.data.prompts import PromptSource, load_dataset
 from services.learner.evaluate import Evaluator
 from services.learner.feed import Feed
-from services.learner.models.actor_critic import ActorCritic
+from services.learner.models.snapshot import Snapshot
 from services.learner.report import Report
 from services.learner.weight_sync import WeightPublisher
 from shared.auth import token_from_environment
@@ -145,23 +145,22 @@ class Coordinator:
     def checkpoint(
         self,
         step: int,
-        actor_critic: ActorCritic,
-        policy_state: dict[str, Tensor],
-        critic_state: dict[str, Tensor],
-        optimizers: Mapping[str, dict[str, Tensor]],
+        state: AlgorithmState,
+        models: Snapshot,
     ) -> None:
         """Write a durable checkpoint, then acknowledge the experience it holds."""
         self.feed.confirm_ownership()
         path = checkpoint.save(
             self._settings.run.path / "checkpoints",
             step,
-            policy=actor_critic.policy,
-            policy_state=policy_state,
-            critic=actor_critic.critic,
-            critic_state=critic_state,
-            optimizers=optimizers,
+            models=models,
             tokenizer=self._tokenizer,
-            loop_state={"step": step, "feed": self.feed.state(), "report": self.report.state()},
+            loop_state={
+                "step": step,
+                "algorithm": state.as_json(),
+                "feed": self.feed.state(),
+                "report": self.report.state(),
+            },
             keep=self._settings.learner.keep_checkpoints,
         )
         self.feed.release()

@@ -101,12 +101,18 @@ def shard(model: nn.Module, world: World, smallest_block: int = 1_000_000) -> No
     model.to(world.device)
     if world.mesh is None:
         return
-    names = _block_names(model)
-    for module in model.modules():
-        parameters = sum(parameter.numel() for parameter in module.parameters())
-        if type(module).__name__ in names and parameters >= smallest_block:
-            fully_shard(module, mesh=world.mesh)
+    for block in blocks(model):
+        if sum(parameter.numel() for parameter in block.parameters()) >= smallest_block:
+            fully_shard(block, mesh=world.mesh)
     fully_shard(model, mesh=world.mesh)
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The repeated blocks of a Hugging Face model, which it names as not to be split."""
+    names: set[str] = set()
+    for module in model.modules():
+        names |= set(getattr(module, "_no_split_modules", None) or ())
+    return [module for module in model.modules() if type(module).__name__ in names]
 
 
 def synchronise_gradients(model: nn.Module, now: bool) -> None:
@@ -120,7 +126,7 @@ def full_state(model: nn.Module) -> dict[str, Tensor]:
 
     Weights that are tied appear once, under their first name.
     """
-    _reshard(model)
+    reshard(model)
     return _gather(_named_tensors(model))
 
 
@@ -130,8 +136,18 @@ def load_full_state(model: nn.Module, state: dict[str, Tensor]) -> None:
     Raises:
         ValueError: names or shapes differ from the model's.
     """
-    _reshard(model)
+    reshard(model)
     _assign(_named_tensors(model), state)
+
+
+@torch.no_grad()
+def copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Give a model the values of another that is sharded alike, each rank its part."""
+    reshard(source)
+    reshard(target)
+    own = dict(source.named_parameters())
+    for name, parameter in target.named_parameters():
+        parameter.copy_(own[name])
 
 
 def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -139,7 +155,7 @@ def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 
     Empty too before the first step. Every rank must call it.
     """
-    _reshard(model)
+    reshard(model)
     return _gather(_named_optimizer_tensors(model, optimizer))
 
 
@@ -151,7 +167,7 @@ def load_full_optimizer_state(
     Raises:
         ValueError: a name belongs to no parameter of the model.
     """
-    _reshard(model)
+    reshard(model)
     parameters = dict(model.named_parameters())
     for name, value in state.items():
         parameter_name, _, key = name.rpartition("/")
@@ -163,19 +179,11 @@ def load_full_optimizer_state(
         optimizer.state[parameter][key] = own
 
 
-def _reshard(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Put the shards back in place: a forward pass without a backward one leaves whole copies there."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def _block_names(model: nn.Module) -> set[str]:
-    """Class names of the repeated blocks, which Hugging Face models name as not to be split."""
-    names: set[str] = set()
-    for module in model.modules():
-        names |= set(getattr(module, "_no_split_modules", None) or ())
-    return names
 
 
 def _named_tensors(model: nn.Module) -> Iterable[tuple[str, Tensor]]:

@@ -69,7 +69,9 @@ def evaluate(models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfi
             old = of_policy.logprobs
         else:
             old = part.rollout_logprobs
-            values = models.critic and completion_values(models.critic, part, config.precision)
+            values = None
+            if models.critic is not None:
+                values = completion_values(models.critic, part, config.precision)
         ref = models.reference_logprobs(part, *reading)
         final = torch.zeros_like(old)
         if models.critic is not None and config.truncation == "bootstrap":

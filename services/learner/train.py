@@ -5,18 +5,18 @@ import time
 from pathlib import Path
 
 import msgspec
-import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from services.learner import checkpoint, distributed, ppo
-from services.learner.algorithm.schedule import learning_rate_factor, set_learning_rate
-from services.learner.config.learner import LearnerSettings
+from services.learner import checkpoint, ppo
+from services.learner.algorithm.schedule import learning_rate_factor
+from services.learner.algorithm.state import AlgorithmState
+from services.learner.config.learner import LearnerConfig, LearnerSettings
 from services.learner.coordinator import Coordinator
 from services.learner.data.batch import collate
 from services.learner.distributed import World
-from services.learner.models.actor_critic import ActorCritic, build_optimizer
-from services.learner.models.critic import load_critic, new_critic
-from services.learner.models.policy import load_policy, load_reference
+from services.learner.models.actor_critic import ActorCritic
+from services.learner.models.build import build
+from services.learner.models.snapshot import Snapshot, policy_weights
 from shared.codec import decode_group, encode
 from shared.experience import Group
 
@@ -33,8 +33,13 @@ def train(settings: LearnerSettings, world: World) -> None:
     tokenizer = _load_tokenizer(settings.model.path)
     coordinator = Coordinator.open(settings, tokenizer) if world.is_main else None
     resumed = _agree_on_checkpoint(world, coordinator)
-    actor_critic = _load(settings, world, resumed)
-    step = version = checkpoint.load_loop_state(resumed)["step"] if resumed else 0
+    actor_critic = build(settings, world, resumed)
+    step = version = 0
+    state = AlgorithmState(config.kl_coef)
+    if resumed:
+        loop_state = checkpoint.load_loop_state(resumed)
+        step = version = loop_state["step"]
+        state = AlgorithmState.from_json(loop_state["algorithm"])
 
     _publish(actor_critic, coordinator, version)
     if coordinator:
@@ -43,17 +48,21 @@ def train(settings: LearnerSettings, world: World) -> None:
         started = time.monotonic()
         groups = _next_groups(world, coordinator, version)
         waited = time.monotonic() - started
-        learning_rate = _set_learning_rates(actor_critic, settings, step)
-        metrics = ppo.update(actor_critic, collate(groups), config, version, seed=settings.run.seed + step)
+        learning_rates = _set_learning_rates(actor_critic, config, step)
+        metrics, state = ppo.update(
+            actor_critic, collate(groups), config, state, version, seed=settings.run.seed + step
+        )
         step, version = step + 1, version + 1
-        metrics |= {"time/wait": waited, "lr": learning_rate}
+        if config.reference_refresh_every and step % config.reference_refresh_every == 0:
+            actor_critic.refresh_reference()
+        metrics |= {"time/wait": waited, **learning_rates}
         published = time.monotonic()
         _publish(actor_critic, coordinator, version)
         metrics["time/publish"] = time.monotonic() - published
         if coordinator:
             coordinator.finish_step(step, groups, metrics, seconds=time.monotonic() - started)
         if step % config.checkpoint_every == 0 or step == config.steps:
-            _checkpoint(actor_critic, coordinator, step)
+            _checkpoint(actor_critic, coordinator, step, state, config)
         if coordinator and (step % config.evaluate_every == 0 or step == config.steps):
             coordinator.evaluate(step)
     if coordinator:
@@ -68,37 +77,14 @@ def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _load(settings: LearnerSettings, world: World, resumed: Path | None) -> ActorCritic:
-    """Models, sharded, and optimizers; the reference is always the model that the run started from."""
-    config, path = settings.learner, settings.model.path
-    torch.manual_seed(settings.run.seed)
-    policy = load_policy(resumed / "policy" if resumed else path)
-    critic = load_critic(resumed / "critic") if resumed else new_critic(path)
-    reference = load_reference(path)
-    for module in (policy, critic, reference):
-        distributed.shard(module, world)
-    actor_critic = ActorCritic(
-        policy=policy,
-        reference=reference,
-        critic=critic,
-        policy_optimizer=build_optimizer(policy, config.policy_lr, config.weight_decay),
-        critic_optimizer=build_optimizer(critic, config.critic_lr, config.weight_decay),
-        world=world,
+def _set_learning_rates(actor_critic: ActorCritic, config: LearnerConfig, step: int) -> dict[str, float]:
+    """Those of this step for policy and critic, by metric name."""
+    factor = learning_rate_factor(
+        step, config.steps, config.warmup_steps, config.lr_schedule, config.final_lr_ratio
     )
-    if resumed:
-        for name, model, optimizer in _optimizers(actor_critic):
-            state = checkpoint.load_optimizer_state(resumed, name)
-            distributed.load_full_optimizer_state(model, optimizer, state)
-    return actor_critic
-
-
-def _set_learning_rates(actor_critic: ActorCritic, settings: LearnerSettings, step: int) -> float:
-    """Those of this step for policy and critic; returns the policy's."""
-    config = settings.learner
-    factor = learning_rate_factor(step, config.steps, config.warmup_steps, config.final_lr_ratio)
-    set_learning_rate(actor_critic.policy_optimizer, config.policy_lr * factor)
-    set_learning_rate(actor_critic.critic_optimizer, config.critic_lr * factor)
-    return config.policy_lr * factor
+    rates = {"lr": config.policy_lr * factor, "lr/critic": config.critic_lr * factor}
+    actor_critic.set_learning_rates(rates["lr"], rates["lr/critic"])
+    return rates
 
 
 def _next_groups(world: World, coordinator: Coordinator | None, version: int) -> list[Group]:
@@ -112,30 +98,22 @@ def _next_groups(world: World, coordinator: Coordinator | None, version: int) ->
 
 
 def _publish(actor_critic: ActorCritic, coordinator: Coordinator | None, version: int) -> None:
-    weights = distributed.full_state(actor_critic.policy)
+    weights = policy_weights(actor_critic)
     if coordinator:
         coordinator.publisher.publish(weights, version)
 
 
-def _checkpoint(actor_critic: ActorCritic, coordinator: Coordinator | None, step: int) -> None:
-    """Every rank gathers; rank 0 writes, and acknowledges what the checkpoint holds."""
-    policy_state = distributed.full_state(actor_critic.policy)
-    critic_state = distributed.full_state(actor_critic.critic)
-    optimizers = {
-        name: distributed.full_optimizer_state(model, optimizer)
-        for name, model, optimizer in _optimizers(actor_critic)
-    }
-    if coordinator:
-        coordinator.checkpoint(step, actor_critic, policy_state, critic_state, optimizers)
-
-
-def _optimizers(
+def _checkpoint(
     actor_critic: ActorCritic,
-) -> list[tuple[str, torch.nn.Module, torch.optim.Optimizer]]:
-    return [
-        ("policy", actor_critic.policy, actor_critic.policy_optimizer),
-        ("critic", actor_critic.critic, actor_critic.critic_optimizer),
-    ]
+    coordinator: Coordinator | None,
+    step: int,
+    state: AlgorithmState,
+    config: LearnerConfig,
+) -> None:
+    """Every rank gathers; rank 0 writes, and acknowledges what the checkpoint holds."""
+    snapshot = Snapshot.take(actor_critic, with_reference=config.reference_refresh_every > 0)
+    if coordinator:
+        coordinator.checkpoint(step, state, snapshot)
 
 
 def _agree_on_checkpoint(world: World, coordinator: Coordinator | None) -> Path | None:

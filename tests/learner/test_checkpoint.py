@@ -10,9 +10,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from examples.arithmetic.tokenizer import build_tokenizer
 from services.learner import checkpoint, distributed
-from services.learner.models.actor_critic import build_optimizer
-from services.learner.models.critic import load_critic, new_critic
+from services.learner.models.actor_critic import ActorCritic, build_optimizer
+from services.learner.models.critic import load_critic
 from services.learner.models.policy import load_policy
+from services.learner.models.snapshot import Snapshot
+from tests.learner.samples import ALONE
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +37,23 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save(folder: Path, base: Path, step: int, keep: int = 2) -> tuple[Path, Any, Any, torch.optim.Optimizer]:
     """Train a moment, then write a checkpoint."""
-    policy, critic = load_policy(base), new_critic(base)
+    policy, critic = load_policy(base), load_critic(base)
     optimizer = build_optimizer(policy, 1e-3, 0.0)
     policy(input_ids=torch.tensor([[1, 2, 3]])).logits.sum().backward()
     optimizer.step()
     path = checkpoint.save(
         folder,
         step,
-        policy=policy,
-        policy_state=distributed.full_state(policy),
-        critic=critic,
-        critic_state=distributed.full_state(critic),
-        optimizers={"policy": distributed.full_optimizer_state(policy, optimizer)},
+        models=Snapshot.take(
+            ActorCritic(
+                policy=policy,
+                reference=None,
+                critic=critic,
+                policy_optimizer=optimizer,
+                critic_optimizer=build_optimizer(critic, 1e-3, 0.0),
+                world=ALONE,
+            )
+        ),
         tokenizer=AutoTokenizer.from_pretrained(base),
         loop_state={"step": step, "feed": {"position": 7}},
         keep=keep,

@@ -67,8 +67,9 @@ class LearnerConfig(DataConfig, GenerationConfig, EvaluationConfig, AlgorithmCon
         }
         if self.critic.trunk == "policy" and any(separate.values()):
             raise ValueError(
-                f"{', '.join(key for key, value in separate.items() if value)}: with it the critic learns when "
-                "the policy does not, which cannot be on one trunk: leave it out, or set critic.trunk = 'own'"
+                f"{', '.join(key for key, value in separate.items() if value)}: with it the critic learns "
+                "when the policy does not, which one trunk does not allow: leave it out, or set "
+                "critic.trunk = 'own'"
             )
         return self
 

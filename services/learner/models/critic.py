@@ -1,55 +1,82 @@
 """The critic: a backbone with a linear head that gives the value of every state."""
 
+import json
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 
-from services.learner.models.loading import LOADING
-
-_HEAD = "value_head.safetensors"
+from services.learner.models.loading import LOADING, reading
+from services.learner.models.lora import merged_state
+from services.learner.models.value_head import ValueHead, save_value_head
 
 
 class Critic(nn.Module):
-    """A backbone of its own and a linear head that gives the value of a state.
-
-    The head starts at zero, so that at first every value is 0 and advantages are plain returns.
-    """
+    """A backbone of its own and a linear head that gives the value of a state."""
 
     def __init__(self, backbone: PreTrainedModel) -> None:
         super().__init__()
         self.backbone = backbone
-        self.head = nn.Linear(backbone.config.hidden_size, 1)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = ValueHead(backbone.config.get_text_config().hidden_size)
 
     def forward(self, input_ids: Tensor, states: Tensor) -> Tensor:
         """Values of the chosen states; `states` indexes the flattened `[B * S]` positions. [N]"""
         hidden = self.backbone(input_ids=input_ids, use_cache=False).last_hidden_state
-        return self.head(hidden.flatten(0, 1)[states]).squeeze(-1).float()
+        return self.head.values(hidden.flatten(0, 1)[states])
 
 
-def new_critic(policy_path: str | Path) -> Critic:
-    """A critic whose backbone is a copy of the policy's."""
-    return Critic(AutoModel.from_pretrained(policy_path, **LOADING)).eval()
+def load_critic(path: str | Path) -> Critic:
+    """A critic from any of these folders, in float32, without dropout:
 
+    - one that `save_critic` wrote, or a value-head model of TRL or LLaMA-Factory;
+    - a reward model (sequence classification with one label): values start as its scores;
+    - a language model: values start at zero.
 
-def load_critic(directory: str | Path) -> Critic:
-    """A critic that `save_critic` wrote."""
-    critic = new_critic(directory)
-    critic.head.load_state_dict(load_file(Path(directory) / _HEAD))
-    return critic
+    Raises:
+        ValueError: no usable model or head there.
+    """
+    if _classifies(path):
+        return _from_reward_model(path)
+    with reading(path, "a critic's backbone"):
+        critic = Critic(AutoModel.from_pretrained(path, **LOADING))
+    critic.head.load(path)
+    return critic.eval()
 
 
 def save_critic(critic: Critic, state: dict[str, Tensor], directory: str | Path) -> None:
-    """Write a critic as a Hugging Face backbone with its value head beside it.
+    """Write a critic as a Hugging Face backbone, adapters merged, with its value head beside it.
 
     Args:
         critic: gives the configuration; its own tensors may be sharded and are not read.
         state: its full tensors by name, as `distributed.full_state` gathers them.
     """
-    backbone = {k.removeprefix("backbone."): v for k, v in state.items() if k.startswith("backbone.")}
-    head = {k.removeprefix("head."): v.contiguous() for k, v in state.items() if k.startswith("head.")}
-    critic.backbone.save_pretrained(directory, state_dict=backbone)
-    save_file(head, Path(directory) / _HEAD)
+    merged = merged_state(critic.backbone, backbone_state(state))
+    critic.backbone.save_pretrained(directory, state_dict=merged)
+    save_value_head(state["head.weight"], state["head.bias"], Path(directory))
+
+
+def backbone_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of a critic's full tensors those of its backbone, under the backbone's own names."""
+    return {k.removeprefix("backbone."): v for k, v in state.items() if k.startswith("backbone.")}
+
+
+def _classifies(path: str | Path) -> bool:
+    config = Path(path) / "config.json"
+    names = json.loads(config.read_text()).get("architectures") if config.is_file() else None
+    return any(name.endswith("ForSequenceClassification") for name in names or [])
+
+
+def _from_reward_model(path: str | Path) -> Critic:
+    with reading(path, "a reward model"):
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            path, output_loading_info=True, **LOADING
+        )
+    score = getattr(model, "score", None)
+    if not isinstance(score, nn.Linear) or any(name.startswith("score.") for name in info["missing_keys"]):
+        raise ValueError(
+            f"{path} is no reward model that values can start from: it has no layer 'score' over the states "
+            "of a causal model. Train one as AutoModelForSequenceClassification with num_labels=1"
+        )
+    critic = Critic(model.base_model)
+    critic.head.set(score.weight, score.bias, path)
+    return critic.eval()

@@ -1,5 +1,8 @@
 """How every model of the learner is read from its folder, and the attention it uses."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +15,27 @@ LOADING: dict[str, Any] = {
     "dtype": torch.float32,  # master weights; the precision of a forward pass is autocast's business
     "attn_implementation": "learner_sdpa",
     "trust_remote_code": False,
+    "use_safetensors": True,  # a .bin file is a pickle
 }
+
+
+@contextmanager
+def reading(path: str | Path, what: str) -> Iterator[None]:
+    """Turn the errors of reading a model folder into one sentence.
+
+    Raises:
+        ValueError: names the folder, what was looked for, the cause, and how to convert pickled weights.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        remedy = ""
+        if any(Path(path).glob("*.bin")) and not any(Path(path).glob("*.safetensors")):
+            remedy = (
+                "; .bin files are pickles and are never loaded, convert them: "
+                "AutoModel.from_pretrained(...).save_pretrained(...) writes safetensors"
+            )
+        raise ValueError(f"{path} cannot be loaded as {what}: {error}{remedy}") from error
 
 
 def _attention(

@@ -4,12 +4,17 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from services.learner.models.loading import LOADING
+from services.learner.models.loading import LOADING, reading
 
 
 def load_policy(path: str | Path) -> PreTrainedModel:
-    """A causal language model in float32, without dropout, to train."""
-    model = AutoModelForCausalLM.from_pretrained(path, **LOADING)
+    """A causal language model in float32, without dropout, to train.
+
+    Raises:
+        ValueError: no such model there.
+    """
+    with reading(path, "a causal language model"):
+        model = AutoModelForCausalLM.from_pretrained(path, **LOADING)
     return model.eval()  # eval mode is what turns dropout off; gradients flow all the same
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from services.learner.models.critic import Critic
+from services.learner.models.trunk import TrunkCritic, read_states
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -52,21 +53,38 @@ def score_completions(
 ) -> TokenScores:
     """Log-probabilities and entropies of the completions under the sampling temperature.
 
-    The output head sees only the `N` states that a completion token was drawn from, so no logits are made for
-    prompts or padding, and softmax runs in float32 whatever the precision.
+    Softmax runs in float32 whatever the precision.
 
     Args:
         train_entropy: let gradients flow through the entropy too, at the price of two more `[N, V]` tensors.
     """
-    mask, states = batch.completion_mask, completion_states(batch)
+    logits, _ = _forward(policy, batch, precision)
+    return _token_scores(logits, batch, temperature, train_entropy)
+
+
+def scores_with_values(
+    policy: PreTrainedModel,
+    batch: Sequences,
+    temperature: float,
+    precision: Precision,
+    train_entropy: bool = False,
+) -> tuple[TokenScores, Tensor]:
+    """`score_completions` of a policy that has a value head, and from the same pass what `completion_values`
+    gives. Values [B, T]"""
+    logits, values = _forward(policy, batch, precision)
+    assert values is not None, "the policy has no value head"
+    return _token_scores(logits, batch, temperature, train_entropy), _spread(values, batch.completion_mask)
+
+
+def _forward(policy: PreTrainedModel, batch: Sequences, precision: Precision) -> tuple[Tensor, Tensor | None]:
+    """Logits, and values if there is a head, where completion tokens were drawn. [N, V], [N]"""
     inputs = batch.input_ids[:, :-1]  # nothing follows the last token, so its state is never asked
-    head = policy.get_output_embeddings()
-    selection = head.register_forward_pre_hook(lambda _, args: (args[0].flatten(0, 1)[states][None],))
-    try:
-        with _autocast(inputs.device, precision):
-            logits = policy(input_ids=inputs, use_cache=False).logits[0]  # [N, V]
-    finally:
-        selection.remove()
+    with _autocast(inputs.device, precision):
+        return read_states(policy, inputs, completion_states(batch))
+
+
+def _token_scores(logits: Tensor, batch: Sequences, temperature: float, train_entropy: bool) -> TokenScores:
+    mask = batch.completion_mask
     distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
     logprobs = distribution.gather(1, completion_tokens(batch)[:, None]).squeeze(1)
     with torch.set_grad_enabled(train_entropy and torch.is_grad_enabled()):
@@ -74,12 +92,20 @@ def score_completions(
     return TokenScores(_spread(logprobs, mask), _spread(entropy, mask))
 
 
-def completion_values(critic: Critic, batch: Sequences, precision: Precision) -> Tensor:
+def completion_values(critic: Critic | TrunkCritic, batch: Sequences, precision: Precision) -> Tensor:
     """Value of the state before each completion token, zero outside the mask. [B, T]"""
     inputs = batch.input_ids[:, :-1]
     with _autocast(inputs.device, precision):
         values = critic(inputs, completion_states(batch))
     return _spread(values, batch.completion_mask)
+
+
+def final_values(critic: Critic | TrunkCritic, batch: Sequences, precision: Precision) -> Tensor:
+    """Value of the state after each completion's last token; of the prompt where there is no token. [B]"""
+    last = batch.prompt_lengths + batch.completion_mask.sum(dim=1) - 1
+    states = torch.arange(len(last), device=last.device) * batch.input_ids.shape[1] + last
+    with _autocast(batch.input_ids.device, precision):
+        return critic(batch.input_ids, states)
 
 
 def completion_states(batch: Sequences) -> Tensor:

@@ -6,7 +6,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen3Conf
 
 from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.distributed import full_state
-from services.learner.models.critic import Critic, load_critic, new_critic, save_critic
+from services.learner.models.critic import Critic, load_critic, save_critic
 from services.learner.models.policy import load_policy, load_reference
 from services.learner.models.scores import completion_values, score_completions
 from tests.learner.samples import VOCABULARY, make_groups, save_tiny_llama
@@ -61,7 +61,7 @@ def batch() -> ExperienceBatch:
 
 
 def random_critic(path: Path) -> Critic:
-    critic = new_critic(path)
+    critic = load_critic(path)
     torch.manual_seed(1)
     torch.nn.init.normal_(critic.head.weight)
     return critic
@@ -166,8 +166,8 @@ def test_the_reference_is_the_policy_frozen(path: Path, batch: ExperienceBatch) 
     assert torch.equal(*scores)
 
 
-def test_a_new_critic_values_every_state_at_zero(path: Path, batch: ExperienceBatch) -> None:
-    assert not completion_values(new_critic(path), batch, "float32").any()
+def test_a_load_critic_values_every_state_at_zero(path: Path, batch: ExperienceBatch) -> None:
+    assert not completion_values(load_critic(path), batch, "float32").any()
 
 
 def test_a_saved_critic_loads_as_it_was(path: Path, batch: ExperienceBatch, tmp_path: Path) -> None:
