@@ -1,38 +1,212 @@
 """Killable processes for work that may hang or use up memory: a deadline and limits for each item."""
 
+import itertools
+import threading
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from pydantic import Field
 
-from services.reward.protocol import Outcome
+from services.reward.frames import Closed
+from services.reward.pool_process import Nursery, WorkerProcess
+from services.reward.protocol import Failure, Outcome
 from shared.config import Table
 from shared.scoring import ScoreItem
+
+PATIENCE_SECONDS = 0.2
+"""An item that takes longer gives way: its process runs on at low priority, and another takes its place."""
 
 
 class PoolConfig(Table):
     workers: int = Field(default=2, ge=1, le=256)
     """Processes for rules that may hang. They start with the first item that needs one."""
-    memory_mb: int = Field(default=2048, ge=128)
+    spare_workers: int = Field(default=8, ge=0, le=256)
+    """Processes more, at most, in place of those that a slow item occupies until its deadline."""
+    memory_mb: int = Field(default=2048, ge=256)
     """Address space of each process."""
 
 
+class Function(NamedTuple):
+    """What a process has to prepare once."""
+
+    key: int
+    factory: str
+    parameters: Mapping[str, Any]
+    modules: Sequence[str]
+
+
+class Batch:
+    """The items of one call, on their way through the queue."""
+
+    def __init__(self, function: Function, items: Sequence[ScoreItem], deadline_seconds: float) -> None:
+        self.function = function
+        self.items = items
+        self.deadline_seconds = deadline_seconds
+        self._outcomes: list[Outcome | None] = [None] * len(items)
+        self._missing = len(items)
+        self._changed = threading.Condition()
+
+    def set(self, position: int, outcome: Outcome) -> None:
+        with self._changed:
+            self._outcomes[position] = outcome
+            self._missing -= 1
+            if not self._missing:
+                self._changed.notify()
+
+    def wait(self) -> list[Outcome]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._missing)
+        return [outcome for outcome in self._outcomes if outcome is not None]
+
+
 class Pool:
-    """Runs functions in processes that are killed at an item's deadline and replaced. Thread-safe."""
+    """Runs functions in processes that are killed at an item's deadline and replaced. Thread-safe.
+
+    Each process has a thread here that hands it one item at a time.
+    """
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
+        self._nursery = Nursery(config.memory_mb)
+        self._queue: deque[tuple[Batch, int]] = deque()
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._active = 0
+        """Threads that have not been told to leave."""
+        self._idle = 0
+        self._slow = 0
+        self._closed = False
+        self._functions: dict[bytes, Function] = {}
+        self._keys = itertools.count()
 
     def run(
-        self, prepare: str, parameters: Mapping[str, Any], items: Sequence[ScoreItem], deadline_seconds: float
+        self,
+        factory: str,
+        parameters: Mapping[str, Any],
+        items: Sequence[ScoreItem],
+        deadline_seconds: float,
+        modules: Sequence[str] = (),
     ) -> list[Outcome]:
-        """One outcome per item, in order, of the function that `prepare` names.
+        """One outcome per item, in order, of the function that `factory` makes.
 
-        prepare: `module:function` of this distribution. In the process it is called once with `parameters`
-            (values that msgpack can carry) and gives the function from an item to a number. That function may
-            raise `Unscorable`; whatever else it raises is an `error`.
+        factory: `module:function` of this distribution. In the process it is called once with `parameters`
+            (values that msgpack can carry) and gives the function from an item to a number or `Steps`. That
+            function may raise `Unscorable`; whatever else it raises is an `error`.
+        deadline_seconds: of each item, from when a process has it. Then the process is killed.
+        modules: what takes long to import; done once for all processes, before any item's deadline begins.
+            Only modules that are trusted not to hang.
         """
-        raise NotImplementedError
+        if not items:
+            return []
+        batch = Batch(self._function(factory, parameters, modules), items, deadline_seconds)
+        with self._changed:
+            if self._closed:
+                return [Failure("error", "was asked of a service that is stopping")] * len(items)
+            self._queue.extend((batch, position) for position in range(len(items)))
+            self._add_threads()
+            self._changed.notify(len(items))
+        return batch.wait()
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes. Items that wait, or are being worked on, become errors."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._nursery.close()
+        for thread in self._threads:
+            thread.join()
+        for batch, position in self._queue:
+            batch.set(position, Failure("error", "was waiting when the service stopped"))
+        self._queue.clear()
+
+    def _function(self, factory: str, parameters: Mapping[str, Any], modules: Sequence[str]) -> Function:
+        content = msgspec.msgpack.encode([factory, parameters, modules])
+        with self._changed:
+            if content not in self._functions:
+                self._functions[content] = Function(next(self._keys), factory, parameters, modules)
+            return self._functions[content]
+
+    def _add_threads(self) -> None:
+        """As many as there is work for, within the limits; the slow ones do not count as workers."""
+        most = self._config.workers + self._config.spare_workers
+        while (
+            len(self._queue) > self._idle
+            and self._active - self._slow < self._config.workers
+            and self._active < most
+        ):
+            thread = threading.Thread(target=self._serve, daemon=True)
+            self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
+            self._active += 1
+            self._idle += 1
+            thread.start()
+
+    def _serve(self) -> None:
+        """Of one thread: work off the queue with a process of its own."""
+        process: WorkerProcess | None = None
+        while task := self._next():
+            process = self._settle(process, *task)
+        if process:
+            process.end()
+
+    def _next(self) -> tuple[Batch, int] | None:
+        """The next item; None when this thread is to leave: the pool is closed, or there are too many."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closed)
+            self._idle -= 1
+            if self._closed or self._active - self._slow > self._config.workers:
+                self._active -= 1
+                self._changed.notify()  # it may have been woken for an item
+                return None
+            return self._queue.popleft()
+
+    def _settle(self, process: WorkerProcess | None, batch: Batch, position: int) -> WorkerProcess | None:
+        """Set one item's outcome; the process if it can go on."""
+        outcome: Outcome
+        try:
+            process = process or WorkerProcess(self._nursery, batch.function.modules)
+            outcome, slow = self._ask(process, batch, position)
+            if slow:  # it would keep its low priority
+                process.end()
+                process = None
+        except TimeoutError:
+            outcome = Failure("timeout", f"took longer than {batch.deadline_seconds:g} s")
+            if process:
+                process.end()
+            process = None
+        except Closed as error:
+            ending = process.end() if process else str(error)
+            outcome, process = Failure("error", f"gave no answer: {ending}"), None
+        with self._changed:
+            self._idle += 1
+        batch.set(position, outcome)
+        return process
+
+    def _ask(self, process: WorkerProcess, batch: Batch, position: int) -> tuple[Outcome, bool]:
+        """One item's outcome, and whether it took so long that another process was given its place.
+
+        Raises:
+        Closed, TimeoutError: the process must be ended.
+        """
+        key, factory, parameters, _ = batch.function
+        if failure := process.prepare(key, factory, parameters):
+            return failure, False
+        now = time.monotonic()
+        until = now + batch.deadline_seconds
+        try:
+            process.begin(key, batch.items[position], until)
+        except ValueError as error:
+            return Failure("invalid", f"cannot be given the item: {error}"), False
+        if process.has_answered(min(until, now + PATIENCE_SECONDS)):
+            return process.outcome(until), False
+        process.yield_processor()
+        with self._changed:
+            self._slow += 1
+            self._add_threads()
+        try:
+            return process.outcome(until), True
+        finally:
+            with self._changed:
+                self._slow -= 1

@@ -1,0 +1,55 @@
+"""Functions for the pool's processes to run: well-behaved, hanging, dying, greedy."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from services.reward.protocol import Steps, Unscorable
+from shared.scoring import ScoreItem
+
+
+def obedient(parameters: Mapping[str, Any]) -> Callable[[ScoreItem], float | Steps]:
+    """Does what the response says."""
+
+    def function(item: ScoreItem) -> float | Steps:
+        command, _, argument = item.response.partition(" ")
+        match command:
+            case "spin":
+                while True:
+                    pass
+            case "sleep":
+                time.sleep(float(argument))
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "exit":
+                os._exit(7)
+            case "leave":
+                raise SystemExit(3)
+            case "eat":
+                return float(len(bytearray(int(argument))))
+            case "raise":
+                raise RuntimeError(argument)
+            case "refuse":
+                raise Unscorable(f"wants something else than {argument}")
+            case "print":
+                print(argument)
+            case "steps":
+                return Steps(1.0, (0.25, 0.75))
+            case "pid":
+                return float(os.getpid())
+            case "secret":
+                return float(argument in os.environ)
+            case "connect":
+                socket.create_connection(("127.0.0.1", int(argument)), timeout=2).close()
+            case "tell":
+                return float(item.metadata["value"])
+        return float(parameters.get("factor", 1.0))
+
+    return function
+
+
+def broken(parameters: Mapping[str, Any]) -> Callable[[ScoreItem], float]:
+    raise LookupError("nothing to prepare")

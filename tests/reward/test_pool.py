@@ -1,0 +1,197 @@
+"""The killable processes: deadlines, deaths, limits, healing, and that none is left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from services.reward.pool import Pool, PoolConfig
+from services.reward.protocol import Failure, Outcome, Steps
+from shared.scoring import ScoreItem
+from tests.reward.conftest import wait_for
+
+OBEDIENT = "tests.reward.pooled:obedient"
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool(PoolConfig(workers=2, spare_workers=2, memory_mb=512))
+    yield pool
+    pool.close()
+
+
+def run(pool: Pool, *commands: str, seconds: float = 20, metadata: Any = None, **more: Any) -> list[Outcome]:
+    items = [ScoreItem(response=command, metadata=metadata or {}) for command in commands]
+    return pool.run(OBEDIENT, more, items, seconds)
+
+
+def is_alive(pid: float) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_outcomes_come_in_order_and_every_kind_of_trouble_stays_with_its_item(pool: Pool) -> None:
+    outcomes = run(
+        pool, "fine", "die", "raise of mine", "refuse this", "steps", "exit", "leave", "fine", factor=3
+    )
+    assert outcomes[0] == outcomes[7] == 3.0
+    assert outcomes[1] == Failure("error", "gave no answer: its process was ended by signal 9")
+    assert outcomes[2] == Failure("error", "raised RuntimeError: of mine")
+    assert outcomes[3] == Failure("invalid", "wants something else than this")
+    assert outcomes[4] == Steps(1.0, (0.25, 0.75))
+    assert outcomes[5] == Failure("error", "gave no answer: its process ended with status 7")
+    assert outcomes[6] == Failure("error", "raised SystemExit: 3")
+
+
+def test_a_hanging_item_costs_its_own_deadline_only_and_the_pool_heals(pool: Pool) -> None:
+    run(pool, "fine", "fine")
+    start = time.monotonic()
+    outcomes = run(pool, "spin", *["fine"] * 20, "sleep 60", "fine", seconds=1.0)
+    took = time.monotonic() - start
+    assert outcomes[0] == outcomes[21] == Failure("timeout", "took longer than 1 s")
+    assert outcomes[1:21] == [1.0] * 20
+    assert outcomes[22] == 1.0
+    assert took < 2.5
+    assert run(pool, "fine") == [1.0]
+
+
+def test_others_are_scored_while_items_hang(pool: Pool) -> None:
+    run(pool, "fine", "fine")
+    hanging = threading.Thread(target=run, args=(pool, "spin", "sleep 60"), kwargs={"seconds": 4.0})
+    hanging.start()
+    try:
+        start = time.monotonic()
+        assert run(pool, *["fine"] * 10) == [1.0] * 10
+        assert time.monotonic() - start < 2.5, "it did not wait for the deadline of the others"
+    finally:
+        hanging.join()
+
+
+def test_memory_is_limited(pool: Pool) -> None:
+    (greedy,) = run(pool, f"eat {600 * 2**20}")
+    assert greedy == Failure("error", "raised MemoryError: ")
+    assert run(pool, "eat 1000") == [1000.0]
+
+
+def test_the_time_to_start_counts_for_no_item(pool: Pool) -> None:
+    assert run(pool, "fine", seconds=0.15) == [1.0]
+
+
+def test_a_function_that_cannot_be_prepared_is_an_error_with_its_cause(pool: Pool) -> None:
+    (outcome,) = pool.run("tests.reward.pooled:broken", {}, [ScoreItem(response="")], 5)
+    assert outcome == Failure("error", "could not be prepared: raised LookupError: nothing to prepare")
+    (outcome,) = pool.run("tests.reward.nowhere:at_all", {}, [ScoreItem(response="")], 5)
+    assert isinstance(outcome, Failure) and "ModuleNotFoundError" in outcome.cause
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800", object()])
+def test_an_item_that_cannot_be_sent_is_invalid_and_spoils_no_other(pool: Pool, value: object) -> None:
+    items = [ScoreItem(response="fine"), ScoreItem(response="tell", metadata={"value": value})] * 2
+    outcomes = pool.run(OBEDIENT, {}, items, 20)
+    assert outcomes[0] == outcomes[2] == 1.0
+    for outcome in (outcomes[1], outcomes[3]):
+        assert isinstance(outcome, Failure) and outcome.status == "invalid"
+
+
+def test_large_items_and_printing_go_through(pool: Pool) -> None:
+    assert run(pool, "fine " + "\u0000é🙂\u202e" * 500_000, "print \ud7ff") == [1.0, 1.0]
+    assert run(pool, "tell", metadata={"value": 0.5, "nested": [{"a": None}]}) == [0.5]
+
+
+def test_processes_have_no_secrets_and_no_network(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLSTREAM_REWARD_TOKEN", "a-secret-of-the-service")
+    assert run(pool, "secret ROLLSTREAM_REWARD_TOKEN", "secret PATH") == [0.0, 1.0]
+    probe = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x50000000) != 0)"
+    if subprocess.run([sys.executable, "-c", probe]).returncode:
+        pytest.skip("this system lets no ordinary user have a network of their own")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (outcome,) = run(pool, f"connect {server.getsockname()[1]}")
+    assert isinstance(outcome, Failure) and "OSError" in outcome.cause
+
+
+def test_many_threads_may_ask_at_once(pool: Pool) -> None:
+    found: dict[int, list[Outcome]] = {}
+
+    def ask(number: int) -> None:
+        found[number] = run(pool, *["fine"] * 20, factor=number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [float(number)] * 20 for number in range(8)}
+
+
+def test_no_more_processes_than_allowed_and_none_after_the_close() -> None:
+    pool = Pool(PoolConfig(workers=1, spare_workers=1, memory_mb=512))
+    seen = set(run(pool, *["pid"] * 10))
+    assert len(seen) == 1, "one worker is enough while nothing is slow"
+    seen |= set(run(pool, "sleep 0.5", "pid", "sleep 0.5", "pid"))
+    pool.close()
+    assert not any(is_alive(pid) for pid in seen if isinstance(pid, float) and pid > 1)
+    assert run(pool, "fine") == [Failure("error", "was asked of a service that is stopping")]
+
+
+def test_a_close_while_items_hang_ends_at_once_with_errors(pool: Pool) -> None:
+    outcomes: list[Outcome] = []
+    asking = threading.Thread(target=lambda: outcomes.extend(run(pool, *["sleep 60"] * 9, seconds=60)))
+    run(pool, "fine")
+    asking.start()
+    wait_for(lambda: pool._active == 4, "all four processes being slow")
+    start = time.monotonic()
+    pool.close()
+    asking.join()
+    assert time.monotonic() - start < 3
+    assert len(outcomes) == 9
+    assert all(isinstance(outcome, Failure) and outcome.status == "error" for outcome in outcomes)
+
+
+def test_the_death_of_the_nursery_is_survived(pool: Pool) -> None:
+    (first,) = run(pool, "pid")
+    assert isinstance(first, float)
+    process = pool._nursery._process
+    assert process
+    process.kill()
+    process.wait()
+    wait_for(lambda: not is_alive(first), "the worker's death with it")
+    outcomes = run(pool, "fine", "fine", "fine", "fine")
+    assert outcomes[-1] == 1.0
+    assert run(pool, "fine") == [1.0]
+
+
+def test_a_killed_service_leaves_no_process_behind() -> None:
+    code = (
+        "from services.reward.pool import *\n"
+        "pool = Pool(PoolConfig(memory_mb=512))\n"
+        "items = [ScoreItem(response='pid'), ScoreItem(response='spin')]\n"
+        "import threading\n"
+        "print(int(pool.run('tests.reward.pooled:obedient', {}, items[:1], 9)[0]), flush=True)\n"
+        "pool.run('tests.reward.pooled:obedient', {}, items[1:], 600)\n"
+    )
+    service = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert service.stdout
+        pid = int(service.stdout.readline())
+        assert is_alive(pid)
+        service.send_signal(signal.SIGKILL)
+    finally:
+        service.kill()
+        service.communicate()
+    wait_for(lambda: not is_alive(pid), "the end of the busy process")
+
+
+def test_idle_pools_have_no_processes() -> None:
+    pool = Pool(PoolConfig())
+    assert pool._nursery._process is None
+    pool.close()
