@@ -48,7 +48,7 @@ def serve(settings: RewardSettings) -> None:
     worker = Worker(streams, core, config.max_attempts, config.retry_seconds, lambda: {"url": url})
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(config, core, worker, token),
+            create_app(config, core, worker, streams, token),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=3,

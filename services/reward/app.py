@@ -1,28 +1,36 @@
-"""The REST door: `POST /v1/score`, `GET /v1/scorers`, `/health`, `/ready`; it also runs the stream worker."""
+"""The application: both doors of the service in one process, REST here and the stream worker in a thread."""
 
 import asyncio
 import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator
-from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
-from pydantic import ValidationError
+import redis
+from fastapi import Depends, FastAPI, Response
 
+from services.reward.compat import llamafactory, nemo_gym, openrlhf, slime, vllm
 from services.reward.config import RewardConfig
-from services.reward.core import ScoringCore
+from services.reward.door import Core, Door
+from services.reward.metrics import Measured, Metrics
+from services.reward.problems import ANSWERS, Problems, refusal, speak_in_problems
+from services.reward.routes import Routes, add_native_routes
 from services.reward.worker import Worker
-from shared.auth import is_authorised
-from shared.scoring import ScoreRequest, ScoreResponse
+from shared.stream import Streams
 
 log = logging.getLogger("rollstream")
 
-PROBLEMS_SHOWN = 20
+CONTRACTS = (openrlhf, llamafactory, slime, nemo_gym, vllm)
+"""What other trainers speak, each at its own path."""
 
 
-def create_app(config: RewardConfig, core: ScoringCore, worker: Worker, token: str | None) -> FastAPI:
+def create_app(
+    config: RewardConfig, core: Core, worker: Worker, streams: Streams, token: str | None
+) -> FastAPI:
     """The application. While it runs, `worker` runs in a thread; if that fails, the server stops."""
+    metrics = Metrics()
+    metrics.show_queues(lambda: queue_lengths(streams))
+    door = Door(config, core, token, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -31,85 +39,52 @@ def create_app(config: RewardConfig, core: ScoringCore, worker: Worker, token: s
         yield
         worker.stop()
         await asyncio.wait([running])
+        door.close()
 
     app = FastAPI(title="Rollstream reward service", lifespan=lifespan)
+    app.add_middleware(Measured, metrics=metrics)
+    speak_in_problems(app)
+    _add_open_routes(app, worker)
+
+    @app.get("/metrics", dependencies=[Depends(door.admit)], responses={401: ANSWERS[401], 429: ANSWERS[429]})
+    def show_metrics() -> Response:
+        """Prometheus' text format: requests, items by status, seconds, queue lengths. Asks for the token."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    routes = Routes(door)
+    add_native_routes(routes)
+    for contract in CONTRACTS:
+        contract.add(routes)
+    app.include_router(routes.router)
+    return app
+
+
+def _add_open_routes(app: FastAPI, worker: Worker) -> None:
+    """Those that never ask for the token: what starts and watches containers has none."""
 
     @app.get("/health")
     async def health() -> dict[str, str]:
         """The process answers."""
         return {"status": "ok"}
 
-    @app.get("/ready")
+    @app.get("/ready", responses={503: {"model": Problems, "description": "Redis does not answer."}})
     async def ready() -> dict[str, str]:
         """The worker reads its stream; 503 with the reason if it cannot."""
         if worker.outage:
-            raise HTTPException(503, detail=worker.outage)
+            raise refusal(503, worker.outage)
         return {"status": "ready", "worker": worker.id}
 
-    app.include_router(_scoring_routes(config, core, token))
-    return app
+
+def queue_lengths(streams: Streams) -> dict[str, int]:
+    """Entries on each stream this service has to do with; none while Redis does not answer."""
+    try:
+        names = ("rollouts", "experiences", "dead")
+        return {name: int(streams.client.xlen(streams.key(name))) for name in names}
+    except redis.RedisError:
+        return {}  # `/ready` tells of the outage; a length of 0 would be a lie
 
 
 def _stop_server_on_failure(running: "asyncio.Task[None]") -> None:
     if error := running.exception():
         log.error("the stream worker failed, stopping", exc_info=error)
         signal.raise_signal(signal.SIGTERM)
-
-
-def _scoring_routes(config: RewardConfig, core: ScoringCore, token: str | None) -> APIRouter:
-    async def authorised(request: Request) -> None:
-        if token and not is_authorised(request.headers.get("authorization"), token):
-            raise HTTPException(401, "bearer token missing or wrong", {"WWW-Authenticate": "Bearer"})
-
-    router = APIRouter(prefix="/v1", dependencies=[Depends(authorised)])
-
-    @router.get("/scorers")
-    async def scorers() -> dict[str, Any]:
-        """The configured scorers with kind, weight and parameters, and the rules that a request may name."""
-        return core.describe()
-
-    @router.post("/score", response_model=ScoreResponse, openapi_extra=_BODY_SCHEMA)
-    async def score(request: Request) -> Response:
-        """One result per item, in order. An item that cannot be scored has its own status."""
-        body = await _read_body(request, config.max_body_bytes)
-        return await asyncio.to_thread(_score, body, config.max_items, core)
-
-    return router
-
-
-_BODY_SCHEMA = {
-    "requestBody": {"content": {"application/json": {"schema": ScoreRequest.model_json_schema()}}}
-}
-
-
-async def _read_body(request: Request, limit: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise HTTPException(413, f"the body is longer than max_body_bytes = {limit}; send fewer items")
-    return bytes(body)
-
-
-def _score(body: bytes, max_items: int, core: ScoringCore) -> Response:
-    try:
-        wanted = ScoreRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise HTTPException(422, [_problem(item) for item in error.errors()[:PROBLEMS_SHOWN]]) from error
-    if len(wanted.items) > max_items:
-        raise HTTPException(413, f"{len(wanted.items)} items; at most max_items = {max_items} at a time")
-    try:
-        results = core.score(wanted.items, wanted.scorers)
-    except ValueError as error:
-        raise HTTPException(422, [{"item": None, "field": "scorers", "message": str(error)}]) from error
-    content = ScoreResponse(results=results).model_dump_json()
-    return Response(content, media_type="application/json")
-
-
-def _problem(error: Any) -> dict[str, Any]:
-    """Which item and field of a request is wrong, and why; without the value, which may be long or secret."""
-    location = list(error["loc"])
-    item = None
-    if location[:1] == ["items"] and len(location) > 1:
-        item, location = location[1], location[2:]
-    return {"item": item, "field": ".".join(map(str, location)) or None, "message": error["msg"]}

@@ -14,6 +14,20 @@ from shared.config import Settings, Table
 TOKEN_VARIABLE = "ROLLSTREAM_REWARD_TOKEN"
 """Environment variable of the bearer token that `/v1` asks for, when it is set."""
 
+END_TOKENS = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<|return|>",
+    "<end_of_turn>",
+    "<eos>",
+    "</s>",
+    "<pad>",
+    "<｜end▁of▁sentence｜>",
+)
+
 
 class RewardConfig(Table):
     host: str = "127.0.0.1"
@@ -39,6 +53,16 @@ class RewardConfig(Table):
     """Items in one request; more are refused with 413."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=1)
     """Size of one request; a larger one is refused with 413."""
+    max_text_characters: int = Field(default=4 * 2**20, ge=1)
+    """Length of a prompt or ground truth; a request with a longer one is refused with 422."""
+    max_requests_per_second: float | None = Field(default=None, gt=0)
+    """Requests of one address, up to a second's worth at once; more get 429. Without it there is no limit."""
+    max_waiting_requests: int = Field(default=4096, ge=1)
+    """Requests being served at a time; further ones get 429."""
+    request_threads: int = Field(default=64, ge=1)
+    """Requests scored at a time, which is also how many a neural scorer can put into one batch."""
+    end_tokens: list[str] = list(END_TOKENS)
+    """Texts cut off the end of responses that come with their special tokens, as from OpenRLHF and slime."""
 
     @field_validator("scorers", mode="before")
     @classmethod

@@ -1,5 +1,6 @@
 """The REST door, over a real socket to a real process."""
 
+import base64
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ LIMITS = (
     "1000",
     "--reward.max_body_bytes",
     "20000",
+    "--reward.max_text_characters",
+    "5000",
 )
 
 
@@ -138,26 +141,85 @@ def test_unicode_comes_through(client: httpx.Client) -> None:
 
 def test_too_much_at_once_is_refused_with_413(client: httpx.Client) -> None:
     many = score(client, [{"response": "r"}] * 51)
-    assert (many.status_code, many.json()["detail"]) == (413, "51 items; at most max_items = 50 at a time")
+    assert (many.status_code, message(many)) == (413, "51 items; at most max_items = 50 at a time")
     long = score(client, [{"response": "r" * 20000}])
     assert long.status_code == 413
-    assert "max_body_bytes" in long.json()["detail"]
+    assert "max_body_bytes" in message(long)
+    streamed = client.post("/v1/score", content=iter([b" " * 15000] * 2))
+    assert streamed.status_code == 413, "without a Content-Length too"
 
 
-def test_the_token_is_asked_for_on_v1_and_nowhere_else(client: httpx.Client) -> None:
-    for header in ("", "Bearer wrong", TOKEN, f"Basic {TOKEN}"):
-        answers = [
-            client.get("/v1/scorers", headers={"Authorization": header}),
-            client.post("/v1/score", json={"items": []}, headers={"Authorization": header}),
-        ]
-        assert [answer.status_code for answer in answers] == [401, 401]
-    for path in ("/health", "/ready"):
-        assert client.get(path, headers={"Authorization": ""}).status_code == 200
+@pytest.mark.parametrize("field", ["prompt", "ground_truth"])
+def test_a_text_that_is_too_long_is_named(client: httpx.Client, field: str) -> None:
+    answer = score(client, [{"response": RIGHT, "ground_truth": "18"}, {"response": "r", field: "x" * 5001}])
+    (problem,) = answer.json()["detail"]
+    assert (answer.status_code, problem["item"], problem["field"]) == (422, 1, field)
+    assert "max_text_characters = 5000" in problem["message"]
 
 
-def test_scorers_are_listed_with_weights_and_meaning(client: httpx.Client) -> None:
+def message(answer: httpx.Response) -> str:
+    (problem,) = answer.json()["detail"]
+    return str(problem["message"])
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"rollstream:{password}".encode()).decode()
+
+
+WRONG_HEADERS = (
+    "",
+    "Bearer wrong",
+    TOKEN,
+    f"Basic {TOKEN}",
+    basic("wrong"),
+    basic(""),
+    "Basic \xff",
+    "Basic é",
+)
+
+
+def scoring_routes(client: httpx.Client) -> list[tuple[str, str]]:
+    paths = client.get("/openapi.json").json()["paths"]
+    return [(method, path) for path, methods in paths.items() for method in methods]
+
+
+def test_the_token_is_asked_for_on_every_route_but_health_and_readiness(client: httpx.Client) -> None:
+    routes = scoring_routes(client)
+    assert len(routes) > 8
+    for method, path in routes:
+        for header in WRONG_HEADERS:
+            answer = client.request(method, path, headers={b"Authorization": header.encode()})  # type: ignore[dict-item]
+            if path in ("/health", "/ready"):
+                assert answer.status_code == 200
+            else:
+                assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
+                assert answer.json().keys() == {"detail"}
+
+
+def test_a_forged_host_or_path_does_not_open_a_route(client: httpx.Client) -> None:
+    for path, host in (("/v1/scorers", "x/health?"), ("/health/../v1/scorers", "x"), ("//v1/scorers", "x")):
+        answer = client.get(path, headers={"Authorization": "", "Host": host})
+        assert answer.status_code in (400, 401, 404)
+
+
+def test_the_token_may_be_the_password_of_a_url(client: httpx.Client) -> None:
+    answer = client.get("/v1/scorers", headers={"Authorization": basic(TOKEN)})
+    assert answer.status_code == 200
+
+
+def test_paths_and_methods_that_are_none_have_the_same_kind_of_body(client: httpx.Client) -> None:
+    assert [client.get("/v1/nope").json(), client.get("/v1/score").json()] == [
+        {"detail": [{"item": None, "field": None, "message": text}]}
+        for text in ("Not Found", "Method Not Allowed")
+    ]
+
+
+def test_scorers_are_listed_with_weight_kind_parameters_and_meaning(client: httpx.Client) -> None:
     answer = client.get("/v1/scorers").json()
-    assert answer["configured"] == {"gsm8k_reward_fn": 1.0}
+    assert answer["configured"].keys() == {"gsm8k_reward_fn"}
+    scorer = answer["configured"]["gsm8k_reward_fn"]
+    assert (scorer["weight"], scorer["kind"]) == (1.0, "rule")
+    assert scorer["parameters"]["tags"]["answer_start"]["text"] == "<answer>"
     assert answer["available"]["gsm8k_strict_reward_fn"].startswith("1 if the number after")
 
 

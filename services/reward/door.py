@@ -1,0 +1,145 @@
+"""What all scoring routes share: who is let in, how a body becomes items, and how items become an answer."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from fastapi import Request, Response
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+
+from services.reward.config import RewardConfig
+from services.reward.limits import RateLimit, is_allowed, read_body
+from services.reward.metrics import Metrics
+from services.reward.problems import Problem, invalid_body, refusal, refusal_of
+from shared.scoring import ScoreItem, ScoreResult
+
+log = logging.getLogger("rollstream")
+
+Wanted = TypeVar("Wanted", bound=BaseModel)
+
+FAILED = {"invalid": 422, "error": 503, "timeout": 504}
+"""The answer where a contract has no status per item; the first of them that some item has."""
+
+
+class Core(Protocol):
+    def score(
+        self, items: Sequence[ScoreItem], scorers: Sequence[str] | None = None
+    ) -> list[ScoreResult]: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+class Door:
+    """Lets requests in and has them answered in threads; one for all routes, so that its limits are too."""
+
+    def __init__(self, config: RewardConfig, core: Core, token: str | None, metrics: Metrics) -> None:
+        self.config = config
+        self.core = core
+        self._token = token
+        self._metrics = metrics
+        self._rate = RateLimit(config.max_requests_per_second) if config.max_requests_per_second else None
+        self._threads = ThreadPoolExecutor(config.request_threads, thread_name_prefix="door")
+        self._inside = 0
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def admit(self, request: Request) -> None:
+        """Raises:
+        HTTPException: 429 or 401. The rate comes first, so that it also bounds guesses at the token.
+        """
+        if self._rate:
+            seconds = self._rate.seconds_to_wait(request.client.host if request.client else "")
+            if seconds:
+                limit = f"max_requests_per_second = {self.config.max_requests_per_second:g}"
+                raise refusal(429, f"more than {limit} from this address", headers=_retry_after(seconds))
+        if self._token and not is_allowed(request.headers.get("authorization"), self._token):
+            raise refusal(401, "bearer token missing or wrong", headers={"WWW-Authenticate": "Bearer"})
+
+    async def serve(
+        self, request: Request, wanted: type[Wanted], answer: Callable[[Wanted, "Door"], Any]
+    ) -> Response:
+        """Read a `wanted` from the request and send what `answer` makes of it, in a thread.
+
+        Raises:
+        HTTPException: 413, 422 or 429; whatever `answer` raises.
+        """
+        if self._inside >= self.config.max_waiting_requests:
+            limit = f"max_waiting_requests = {self.config.max_waiting_requests}"
+            raise refusal(429, f"{limit} are being served", headers=_retry_after(1))
+        self._inside += 1
+        self._metrics.waiting.set(self._inside)
+        try:
+            body = await read_body(request, self.config.max_body_bytes)
+            loop = asyncio.get_running_loop()
+            content = await loop.run_in_executor(self._threads, self._work, body, wanted, answer)
+        finally:
+            self._inside -= 1
+            self._metrics.waiting.set(self._inside)
+        return Response(content, media_type="application/json")
+
+    def _work(self, body: bytes, wanted: type[Wanted], answer: Callable[[Wanted, "Door"], Any]) -> bytes:
+        try:
+            request = wanted.model_validate_json(body)
+        except ValidationError as error:
+            raise invalid_body(error) from error
+        return to_json(answer(request, self), inf_nan_mode="null")
+
+    def score(self, items: Sequence[ScoreItem], scorers: Sequence[str] | None = None) -> list[ScoreResult]:
+        """One result per item, in order.
+
+        Raises:
+        HTTPException: 413 for too many items, 422 for texts that are too long or a scorer there is not.
+        """
+        self._check_size(items)
+        try:
+            results = self.core.score(items, scorers)
+        except ValueError as error:
+            raise refusal(422, str(error), field="scorers") from error
+        self._metrics.count_items(results)
+        return results
+
+    def score_all(
+        self, items: Sequence[ScoreItem], scorers: Sequence[str] | None = None
+    ) -> list[tuple[float, dict[str, float]]]:
+        """Reward and components of every item, for contracts in which each must have one.
+
+        Raises:
+        HTTPException: as `score`; and 422, 503 or 504 if any item has no reward, naming those items.
+        """
+        scored, failed = [], []
+        for position, result in enumerate(self.score(items, scorers)):
+            if result.reward is None:
+                failed.append((position, result))
+            else:
+                scored.append((result.reward, result.components))
+        if failed:
+            status = next(s for name, s in FAILED.items() if any(r.status == name for _, r in failed))
+            problems = [Problem(item=p, message=f"{r.status}: {r.error}") for p, r in failed]
+            # Some clients throw our answer away: this line is then all that people see.
+            log.warning("%d of %d items not scored, answered %d: %.300r", len(failed), len(items), status,
+                        problems[0].message)  # fmt: skip
+            raise refusal_of(status, problems, _retry_after(1) if status == 503 else None)
+        return scored
+
+    def _check_size(self, items: Sequence[ScoreItem]) -> None:
+        if len(items) > self.config.max_items:
+            limit = f"max_items = {self.config.max_items}"
+            raise refusal(413, f"{len(items)} items; at most {limit} at a time")
+        limit_of_text = self.config.max_text_characters
+        problems = [
+            Problem(item=position, field=field, message=f"longer than max_text_characters = {limit_of_text}")
+            for position, item in enumerate(items)
+            for field, text in (("prompt", item.prompt), ("ground_truth", item.ground_truth or ""))
+            if len(text) > limit_of_text
+        ]
+        if problems:
+            raise refusal_of(422, problems)
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    return {"Retry-After": str(math.ceil(seconds))}

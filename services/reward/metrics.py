@@ -1,0 +1,88 @@
+"""What `/metrics` shows, in Prometheus' text format. No label has a value that a request can invent."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shared.scoring import ScoreResult
+
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+
+
+class Metrics:
+    """Counts of one service; its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "rollstream_reward_requests", "Requests answered", ["route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "rollstream_reward_request_seconds",
+            "From the request's head to the answer's",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.items = Counter(
+            "rollstream_reward_items", "Items scored over REST", ["status"], registry=self.registry
+        )
+        self.waiting = Gauge(
+            "rollstream_reward_requests_waiting", "Requests being served", registry=self.registry
+        )
+
+    def count_items(self, results: Sequence[ScoreResult]) -> None:
+        for result in results:
+            self.items.labels(result.status).inc()
+
+    def show_queues(self, lengths: Callable[[], Mapping[str, int]]) -> None:
+        """lengths: entries per stream, asked at each scrape; empty while they cannot be had."""
+        self.registry.register(_Queues(lengths))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Queues(Collector):
+    def __init__(self, lengths: Callable[[], Mapping[str, int]]) -> None:
+        self._lengths = lengths
+
+    def describe(self) -> list[Metric]:
+        return [GaugeMetricFamily("rollstream_reward_queue_length", "Entries", labels=["stream"])]
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily("rollstream_reward_queue_length", "Entries", labels=["stream"])
+        for stream, length in self._lengths().items():
+            family.add_metric([stream], length)
+        yield family
+
+
+class Measured:
+    """ASGI middleware: every request counted by its route's pattern and its status, and timed."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started = time.perf_counter()
+        status = "500"
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - started)

@@ -1,0 +1,88 @@
+"""How every route says no: a status and `{"detail": [{"item", "field", "message"}]}`, and nothing else in it.
+
+No key of it is one that a trainer's client would read a score from (`rewards`, `scores`, `reward`, `results`,
+`answer_status`, `data`), since some of those clients do not look at the status.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException as RoutingError
+
+PROBLEMS_SHOWN = 20
+
+
+class Problem(BaseModel):
+    item: int | None = None
+    """Position of the item that is at fault; null if it is none of them or the whole request."""
+    field: str | None = None
+    message: str
+
+
+class Problems(BaseModel):
+    """The body of every answer that is not a success."""
+
+    detail: list[Problem]
+
+
+def refusal(
+    status: int,
+    message: str,
+    item: int | None = None,
+    field: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> HTTPException:
+    """An answer with one problem, to be raised."""
+    return refusal_of(status, [Problem(item=item, field=field, message=message)], headers)
+
+
+def refusal_of(
+    status: int, problems: Sequence[Problem], headers: Mapping[str, str] | None = None
+) -> HTTPException:
+    """An answer with the first `PROBLEMS_SHOWN` of `problems`, to be raised."""
+    shown = [problem.model_dump() for problem in problems[:PROBLEMS_SHOWN]]
+    return HTTPException(status, shown, dict(headers or {}))
+
+
+def invalid_body(error: ValidationError) -> HTTPException:
+    """422 with the item and field of each mistake; without the values, which may be long or secret."""
+    return refusal_of(422, [_problem(mistake) for mistake in error.errors(include_url=False)])
+
+
+def _problem(mistake: Any) -> Problem:
+    location = list(mistake["loc"])
+    item = next((part for part in location if isinstance(part, int)), None)
+    if location[:1] == ["items"]:
+        location = location[1:]
+    named = [part for part in location if isinstance(part, str)]
+    return Problem(item=item, field=".".join(named) or None, message=mistake["msg"])
+
+
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problems, "description": "The token is missing or wrong."},
+    413: {"model": Problems, "description": "The body or the number of items is over its limit."},
+    422: {"model": Problems, "description": "The request, or an item of it, can never be served as sent."},
+    429: {
+        "model": Problems,
+        "description": "Too many requests; `Retry-After` tells how many seconds to wait.",
+    },
+    503: {"model": Problems, "description": "A scorer failed; another try may succeed."},
+    504: {"model": Problems, "description": "An item took longer than its deadline."},
+}
+"""What scoring routes may answer instead of a success, for OpenAPI."""
+
+
+def speak_in_problems(app: FastAPI) -> None:
+    """Give the refusals of the framework itself (no such path, wrong method) the same body."""
+
+    async def answer(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RoutingError)
+        detail = error.detail
+        if isinstance(detail, str):
+            detail = [Problem(message=detail).model_dump()]  # type: ignore[assignment]
+        return JSONResponse({"detail": detail}, error.status_code, error.headers)
+
+    app.add_exception_handler(RoutingError, answer)

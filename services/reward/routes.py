@@ -1,0 +1,114 @@
+"""Our own contract: `POST /v1/score` and `GET /v1/scorers`; and how routes of any contract are added."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel
+
+from services.reward.door import Door
+from services.reward.problems import ANSWERS
+from shared.scoring import ScoreRequest, ScoreResponse
+
+Wanted = TypeVar("Wanted", bound=BaseModel)
+
+
+class Routes:
+    """The scoring routes of a service, all behind one door."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.router = APIRouter(dependencies=[Depends(door.admit)])
+
+    def post(
+        self,
+        path: str,
+        wanted: type[Wanted],
+        reply: Any,
+        answer: Callable[[Wanted, Door], Any],
+        example: Any,
+        contract: str,
+    ) -> None:
+        """Answer `POST path` with what `answer` makes of the body; its docstring is the route's description.
+
+        reply: type of the answer. example: a request and the answer to it. contract: who speaks it.
+        """
+
+        async def endpoint(request: Request) -> Response:
+            return await self.door.serve(request, wanted, answer)
+
+        asked, answered = example
+        body = {"schema": inline_schema(wanted), "example": asked}
+        self.router.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            name=answer.__name__,
+            tags=[contract],
+            description=answer.__doc__,
+            response_model=reply,
+            responses={**ANSWERS, 200: {"content": {"application/json": {"example": answered}}}},
+            openapi_extra={"requestBody": {"required": True, "content": {"application/json": body}}},
+        )
+
+
+def inline_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The model's JSON schema with its definitions put where they are referred to.
+
+    The body is read by us, for its limits, and so FastAPI does not collect the definitions itself.
+    """
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                return resolve(definitions[node["$ref"].rpartition("/")[2]])
+            return {key: resolve(value) for key, value in node.items()}
+        return [resolve(value) for value in node] if isinstance(node, list) else node
+
+    resolved: dict[str, Any] = resolve(schema)
+    return resolved
+
+
+def add_native_routes(routes: Routes) -> None:
+    routes.post("/v1/score", ScoreRequest, ScoreResponse, score, EXAMPLE, "native")
+
+    @routes.router.get("/v1/scorers", tags=["native"], responses={401: ANSWERS[401], 429: ANSWERS[429]})
+    async def scorers() -> dict[str, Any]:
+        """The configured scorers with weight, kind and parameters, and the rules that a request may name."""
+        return routes.door.core.describe()
+
+
+def score(wanted: ScoreRequest, door: Door) -> ScoreResponse:
+    """One result per item, in order. What cannot be scored has a status and a cause, and no number."""
+    return ScoreResponse(results=door.score(wanted.items, wanted.scorers))
+
+
+EXAMPLE = (
+    {
+        "items": [
+            {"id": "a", "response": "<think>9+9</think><answer>18</answer>", "ground_truth": "18"},
+            {"id": "b", "response": "<think>9+9</think><answer>18</answer>"},
+        ],
+        "scorers": ["gsm8k_reward_fn"],
+    },
+    {
+        "results": [
+            {
+                "id": "a",
+                "reward": 10.0,
+                "components": {"gsm8k_reward_fn": 10.0},
+                "status": "ok",
+                "error": None,
+            },
+            {
+                "id": "b",
+                "reward": None,
+                "components": {},
+                "status": "invalid",
+                "error": "gsm8k_reward_fn needs a ground_truth, and the item has none",
+            },
+        ]
+    },
+)
