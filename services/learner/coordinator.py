@@ -13,7 +13,9 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from services.learner import checkpoint
 from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.learner import LearnerSettings
-from services.learner.data.prompts import PromptSource, load_dataset
+from services.learner.data.chat_template import load_chat_template
+from services.learner.data.dataset import load_datasets
+from services.learner.data.prompts import PromptSource
 from services.learner.evaluate import Evaluator
 from services.learner.feed import Feed
 from services.learner.models.snapshot import Snapshot
@@ -41,9 +43,10 @@ class Coordinator:
         model = AutoConfig.from_pretrained(settings.model.path, trust_remote_code=False)
         vocabulary = model.get_text_config().vocab_size
         sampling = config.sampling(config.temperature, vocabulary)
-        training = load_dataset(config.prompts, tokenizer, config.max_prompt_tokens)
-        heldout = config.heldout and load_dataset(config.heldout, tokenizer, config.max_prompt_tokens)
-        log.info("%d prompts, %d left out as too long", len(training.rows), training.too_long)
+        chat = load_chat_template(config.chat_template)
+        if chat.template:
+            tokenizer.chat_template = chat.template  # and so saved with the policy, which is served with it
+        training, heldout = load_datasets(config, tokenizer, config.system_message or chat.system_message)
 
         token = token_from_environment()
         client = connect(settings.redis.url)
@@ -59,7 +62,7 @@ class Coordinator:
         self.publisher = WeightPublisher(self.streams, token, learner_epoch)
         self.feed = Feed(
             self.streams,
-            PromptSource(run.name, training.rows, run.seed, config.completions_per_prompt, sampling),
+            PromptSource(run.name, training, run.seed, config.completions_per_prompt, sampling),
             learner_epoch=learner_epoch,
             vocabulary=vocabulary,
             groups_per_step=config.groups_per_step,
@@ -69,7 +72,7 @@ class Coordinator:
             while_waiting=self.publisher.tend,
         )
         self.step = 0
-        self.report = Report(run.path / "report.json", run.seed, training.too_long)
+        self.report = Report(run.path / "report.json", run.seed, sum(part.too_long for part in training))
         if resume:
             state = checkpoint.load_loop_state(resume)
             self.step = state["step"]
@@ -77,7 +80,7 @@ class Coordinator:
             self.report.restore(state["report"])
             log.info("resumed from %s", resume)
             keep_lines(run.path / "metrics.jsonl", lambda row: row["step"] <= self.step)
-        asked = [("heldout", heldout.rows)] if heldout else []
+        asked = [(dataset.name, dataset.rows) for dataset in heldout]
         self._evaluator = Evaluator(run.name, self.feed, asked, sampling, config) if asked else None
         self._metrics = JsonLines(run.path / "metrics.jsonl")
         self._board = SummaryWriter(

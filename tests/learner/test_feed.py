@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.learner.data.prompts import PromptSource, Row
+from services.learner.data.prompts import Dataset, PromptSource, Row
 from services.learner.feed import Feed
 from shared.codec import decode_prompt, encode
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
@@ -28,7 +28,10 @@ def make_feed(streams: Streams, **changes: Any) -> Feed:
         "timeout": 20.0,
         "while_waiting": lambda: None,
     } | changes
-    return Feed(streams, PromptSource("run", rows, seed=0, n=1, sampling=Sampling(max_tokens=8)), **arguments)
+    datasets = [Dataset("train", rows)]
+    return Feed(
+        streams, PromptSource("run", datasets, seed=0, n=1, sampling=Sampling(max_tokens=8)), **arguments
+    )
 
 
 def answer(prompt: Prompt, version: int, **changes: Any) -> Group:

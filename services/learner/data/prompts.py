@@ -1,25 +1,11 @@
-"""The prompt dataset: rows of a JSONL file, rendered, tokenised, filtered by length, in a seeded order.
+"""The order in which prompts are issued: without end, and a pure function of seed and position."""
 
-Row formats: `messages` (role, content) or `question`, with `ground_truth` or `answer`: GSM8K as published and
-the common chat form are both read as they are. Other keys of a row travel as metadata.
-"""
-
-import json
+import math
 import random
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-from jinja2 import TemplateError
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from shared.experience import Int32Array, Prompt, Sampling, prompt_id
-
-
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any: ...
-
-    def encode(self, text: str, **kwargs: Any) -> list[int]: ...
 
 
 class Row(NamedTuple):
@@ -31,109 +17,104 @@ class Row(NamedTuple):
 
 
 class Dataset(NamedTuple):
+    name: str
     rows: list[Row]
-    too_long: int
+    too_long: int = 0
     """Rows left out because their prompt was over the length limit."""
-
-
-def load_dataset(path: Path, tokenizer: Tokenizer, max_prompt_tokens: int) -> Dataset:
-    """Read, render and tokenise all rows.
-
-    Raises:
-    ValueError: file missing, a broken row (with its line number), or no row within the length limit.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: JSON may hold U+2028
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"prompt file {path} cannot be read: {error}") from error
-    rows, too_long, shortest = [], 0, None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = _render(json.loads(line), tokenizer)
-        except (ValueError, TypeError, TemplateError) as error:
-            raise ValueError(f"prompt file {path}, line {number}: {error}") from error
-        if len(row.token_ids) <= max_prompt_tokens:
-            rows.append(row)
-        else:
-            too_long += 1
-            shortest = min(shortest or len(row.token_ids), len(row.token_ids))
-    if not rows:
-        why = f"the shortest prompt has {shortest} tokens" if too_long else "the file has no rows"
-        raise ValueError(
-            f"prompt file {path}: no prompt within learner.max_prompt_tokens={max_prompt_tokens}; {why}"
-        )
-    return Dataset(rows, too_long)
-
-
-def _render(row: Any, tokenizer: Tokenizer) -> Row:
-    if not isinstance(row, dict):
-        raise ValueError(f"a row must be a JSON object, not {type(row).__name__}")
-    row = dict(row)
-    messages = row.pop("messages", None)
-    if messages is None:
-        if "question" not in row:
-            raise ValueError(f"needs 'messages' or 'question'; it has {sorted(row)}")
-        messages = [{"role": "user", "content": row.pop("question")}]
-    _check_messages(messages)
-    truth = row.pop("ground_truth", None)
-    if truth is None:
-        truth = row.pop("answer", None)
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    return Row(text, Int32Array(ids), None if truth is None else str(truth), row)
-
-
-def _check_messages(messages: Any) -> None:
-    if not isinstance(messages, list) or not messages:
-        raise ValueError("'messages' must be a list of at least one message")
-    for message in messages:
-        if (
-            not isinstance(message, dict)
-            or not isinstance(message.get("content"), str)
-            or "role" not in message
-        ):
-            raise ValueError("each message needs a 'role' and a text 'content'")
-    if messages[-1]["role"] == "assistant":
-        raise ValueError("the last message is the assistant's; a prompt must end with the user's")
+    weight: float | None = None
+    """Relative share of the prompts; None: its rows count like all others."""
 
 
 class PromptSource:
-    """Prompts without end, each pass over the dataset in a new order that depends only on the seed.
+    """Prompts of one or several datasets.
+
+    An epoch of the mixture gives every dataset a fixed number of turns, in proportion to its weight, in an
+    order that depends only on seed and epoch. Without weights the turns are the row counts, so that an epoch
+    is one pass over all rows. At its turn a dataset gives its next row; it walks through its rows in passes
+    of its own, each in a new order that depends only on seed, dataset and pass. So no row comes again before
+    all rows of its dataset have come.
 
     `position` counts the prompts taken so far; it is the whole state, so a resumed run goes on exactly there.
     """
 
-    def __init__(self, run: str, rows: list[Row], seed: int, n: int, sampling: Sampling) -> None:
+    def __init__(self, run: str, datasets: Sequence[Dataset], seed: int, n: int, sampling: Sampling) -> None:
         self._run = run
-        self._rows = rows
+        self._datasets = datasets
         self._seed = seed
         self._n = n
         self._sampling = sampling
-        self._order: list[int] = []
-        self._order_epoch = -1
+        self._turns = turns_per_epoch(datasets)
+        self._mixture: list[tuple[int, int]] = []
+        self._mixture_epoch = -1
+        self._orders: dict[int, tuple[int, list[int]]] = {}  # dataset -> pass, order of its rows
         self.position = 0
 
     def take(self, issued_version: int) -> Prompt:
         """The next prompt, stamped with the policy version that is current now."""
-        epoch, offset = divmod(self.position, len(self._rows))
-        if epoch != self._order_epoch:
-            self._order = list(range(len(self._rows)))
-            random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
-            self._order_epoch = epoch
+        number, epoch, index = self._place(self.position)
         self.position += 1
-        index = self._order[offset]
-        row = self._rows[index]
+        dataset = self._datasets[number]
+        row = dataset.rows[index]
         return Prompt(
-            id=prompt_id(self._run, "train", epoch, index),
+            id=prompt_id(self._run, dataset.name, epoch, index),
             epoch=epoch,
             index=index,
             n=self._n,
             issued_version=issued_version,
             text=row.text,
             token_ids=row.token_ids,
-            sampling=self._sampling.of_prompt("train", epoch, index),
+            sampling=self._sampling.of_prompt(dataset.name, epoch, index),
             ground_truth=row.ground_truth,
             metadata=row.metadata,
         )
+
+    def _place(self, position: int) -> tuple[int, int, int]:
+        """Dataset, pass over it, and row at a position."""
+        mixture_epoch, offset = divmod(position, sum(self._turns))
+        if mixture_epoch != self._mixture_epoch:
+            self._mixture = _mixture(self._turns, f"{self._seed}/mixture/{mixture_epoch}")
+            self._mixture_epoch = mixture_epoch
+        number, turn = self._mixture[offset]
+        taken = mixture_epoch * self._turns[number] + turn
+        epoch, offset = divmod(taken, len(self._datasets[number].rows))
+        if self._orders.get(number, (-1, []))[0] != epoch:
+            # The first dataset's key has no number: its order is the same alone and beside others.
+            key = f"{self._seed}/{epoch}" + (f"/{number}" if number else "")
+            self._orders[number] = epoch, shuffled(len(self._datasets[number].rows), key)
+        return number, epoch, self._orders[number][1][offset]
+
+
+def turns_per_epoch(datasets: Sequence[Dataset]) -> list[int]:
+    """How many prompts each dataset gives in one epoch of the mixture.
+
+    The epoch is as long as all rows together, or as it must be for the smallest weight to get a turn. Turns
+    are the weights' shares of it, rounded by largest remainder (Hamilton's method): each within 1 of exact.
+    """
+    weights = [len(dataset.rows) if dataset.weight is None else dataset.weight for dataset in datasets]
+    whole = sum(weights)
+    length = max(sum(len(dataset.rows) for dataset in datasets), math.ceil(whole / min(weights)))
+    quotas = [weight / whole * length for weight in weights]
+    turns = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(quotas)), key=lambda number: turns[number] - quotas[number])
+    for number in by_remainder[: length - sum(turns)]:
+        turns[number] += 1
+    return turns
+
+
+def shuffled(count: int, key: str) -> list[int]:
+    """A permutation that depends only on the key."""
+    order = list(range(count))
+    random.Random(key).shuffle(order)
+    return order
+
+
+def _mixture(turns: Sequence[int], key: str) -> list[tuple[int, int]]:
+    """For each prompt of an epoch: its dataset, and how many of that dataset came before it in the epoch."""
+    order = [number for number, count in enumerate(turns) for _ in range(count)]
+    random.Random(key).shuffle(order)
+    seen = [0] * len(turns)
+    places = []
+    for number in order:
+        places.append((number, seen[number]))
+        seen[number] += 1
+    return places

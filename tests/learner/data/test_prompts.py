@@ -1,121 +1,132 @@
-"""Reading users' prompt files, and the order in which prompts are issued."""
+"""The order in which prompts are issued: one dataset, several, weighted, resumed at any place."""
 
-import json
-from pathlib import Path
-from typing import Any
+import random
+from collections import Counter
 
 import pytest
-from jinja2 import TemplateError
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.learner.data.prompts import PromptSource, load_dataset
-from shared.experience import Sampling
-
-
-class Letters:
-    """One token per character, behind the two methods of a tokenizer that prompts need."""
-
-    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:
-        return "".join(f"<{message['role']}>{message['content']}" for message in conversation) + "<assistant>"
-
-    def encode(self, text: str, **kwargs: Any) -> list[int]:
-        return [ord(letter) for letter in text]
+from services.learner.data.prompts import Dataset, PromptSource, Row, turns_per_epoch
+from shared.experience import Int32Array, Prompt, Sampling, prompt_id
 
 
-def write(path: Path, *rows: Any) -> Path:
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
-    return path
+def rows(name: str, count: int) -> list[Row]:
+    return [Row(f"{name} {number}", Int32Array([1]), None, {"dataset": name}) for number in range(count)]
 
 
-def chat(content: str, **more: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": content}], **more}
+def dataset(name: str, count: int, weight: float | None = None) -> Dataset:
+    return Dataset(name, rows(name, count), weight=weight)
 
 
-def test_chat_rows_and_gsm8k_rows_are_read_as_published(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "p.jsonl",
-        chat("2+2?", ground_truth="4", level=3),
-        {"question": "Weng earns…?", "answer": "She earns\n#### 10"},
-    )
-    first, second = load_dataset(path, Letters(), 100).rows
-    assert first.text == "<user>2+2?<assistant>"
-    assert (first.ground_truth, first.metadata) == ("4", {"level": 3})
-    assert second.text == "<user>Weng earns…?<assistant>"
-    assert (second.ground_truth, second.metadata) == ("She earns\n#### 10", {})
+def source(*datasets: Dataset, seed: int = 0, position: int = 0) -> PromptSource:
+    made = PromptSource("run", datasets, seed, n=2, sampling=Sampling(max_tokens=8))
+    made.position = position
+    return made
 
 
-def test_long_prompts_are_left_out_and_counted(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", chat("short"), chat("x" * 500))
-    dataset = load_dataset(path, Letters(), 100)
-    assert (len(dataset.rows), dataset.too_long) == (1, 1)
+def take(prompts: PromptSource, count: int) -> list[Prompt]:
+    return [prompts.take(0) for _ in range(count)]
 
 
-def test_a_file_without_a_prompt_in_the_limit_is_refused_with_the_shortest_length(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", chat("x" * 500))
-    with pytest.raises(ValueError, match=r"max_prompt_tokens=10; the shortest prompt has 517 tokens"):
-        load_dataset(path, Letters(), 10)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ('{"messages": [', "line 2"),
-        ("[1, 2]", "must be a JSON object, not list"),
-        ({"text": "hello"}, "needs 'messages' or 'question'; it has ['text']"),
-        ({"messages": []}, "at least one message"),
-        ({"messages": [{"role": "user"}]}, "text 'content'"),
-        ({"messages": [{"role": "assistant", "content": "4"}]}, "must end with the user's"),
-    ],
+MIXTURES = st.lists(st.tuples(st.integers(1, 12), st.floats(0.05, 20)), min_size=1, max_size=4).map(
+    lambda parts: [dataset(f"d{number}", *part) for number, part in enumerate(parts)]
 )
-def test_a_broken_row_is_refused_with_its_line_number(tmp_path: Path, row: Any, message: str) -> None:
-    path = write(tmp_path / "p.jsonl", chat("fine"), row)
-    with pytest.raises(ValueError) as caught:
-        load_dataset(path, Letters(), 100)
-    assert "line 2" in str(caught.value) and message in str(caught.value)
 
 
-def test_unicode_line_separators_inside_a_row_are_part_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps(chat("one\u2028two\u0085three"), ensure_ascii=False), encoding="utf-8")
-    (row,) = load_dataset(path, Letters(), 100).rows
-    assert row.text == "<user>one\u2028two\u0085three<assistant>"
-
-
-def test_a_row_that_the_chat_template_refuses_is_named_by_its_line(tmp_path: Path) -> None:
-    class Strict(Letters):
-        def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:
-            raise TemplateError("roles must alternate")
-
-    with pytest.raises(ValueError, match="line 1: roles must alternate"):
-        load_dataset(write(tmp_path / "p.jsonl", chat("hello")), Strict(), 100)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere\.jsonl cannot be read"):
-        load_dataset(tmp_path / "nowhere.jsonl", Letters(), 100)
-
-
-def source(rows: int, seed: int = 0, tmp_path: Path | None = None) -> PromptSource:
-    assert tmp_path
-    path = write(tmp_path / "p.jsonl", *(chat(f"question {number}") for number in range(rows)))
-    dataset = load_dataset(path, Letters(), 100)
-    return PromptSource("run", dataset.rows, seed, n=2, sampling=Sampling(max_tokens=8))
-
-
-def test_every_pass_covers_all_rows_once_in_a_new_order(tmp_path: Path) -> None:
-    prompts = source(10, tmp_path=tmp_path)
-    first = [prompts.take(0) for _ in range(10)]
-    second = [prompts.take(0) for _ in range(10)]
+def test_every_pass_covers_all_rows_once_in_a_new_order() -> None:
+    prompts = source(dataset("train", 10))
+    first, second = take(prompts, 10), take(prompts, 10)
     assert sorted(p.index for p in first) == sorted(p.index for p in second) == list(range(10))
     assert [p.index for p in first] != [p.index for p in second]
     assert {p.epoch for p in first} == {0} and {p.epoch for p in second} == {1}
     assert len({p.id for p in first + second}) == 20
 
 
-def test_the_order_depends_on_the_seed_and_a_position_resumes_it(tmp_path: Path) -> None:
-    whole = source(10, seed=3, tmp_path=tmp_path)
-    ids = [whole.take(0).id for _ in range(25)]
-    resumed = source(10, seed=3, tmp_path=tmp_path)
-    resumed.position = 13
-    assert [resumed.take(0).id for _ in range(12)] == ids[13:]
-    other = source(10, seed=4, tmp_path=tmp_path)
-    assert [other.take(0).index for _ in range(10)] != [whole.take(0).index for _ in range(10)]
+def test_one_dataset_keeps_the_order_and_the_ids_that_runs_had_before_there_could_be_several() -> None:
+    order = list(range(10))
+    random.Random("3/1").shuffle(order)
+    prompts = take(source(dataset("train", 10), seed=3, position=10), 10)
+    assert [p.index for p in prompts] == order
+    assert prompts[0].id == prompt_id("run", "train", 1, order[0])
+
+
+def test_the_order_depends_on_the_seed() -> None:
+    assert take(source(dataset("t", 10), seed=3), 10) != take(source(dataset("t", 10), seed=4), 10)
+
+
+def test_a_prompt_tells_the_dataset_it_is_from() -> None:
+    prompts = take(source(dataset("a", 3), dataset("b", 2)), 5)
+    assert Counter(p.metadata["dataset"] for p in prompts) == {"a": 3, "b": 2}
+    assert all(p.text == f"{p.metadata['dataset']} {p.index}" for p in prompts)
+
+
+def test_without_weights_an_epoch_is_one_pass_over_all_rows_of_all_datasets() -> None:
+    prompts = source(dataset("a", 7), dataset("b", 2), dataset("c", 1))
+    for epoch in range(3):
+        taken = take(prompts, 10)
+        assert len({p.id for p in taken}) == 10 and {p.epoch for p in taken} == {epoch}
+
+
+def test_adding_a_dataset_leaves_the_order_within_the_first_one() -> None:
+    alone = [p.id for p in take(source(dataset("a", 8)), 16)]
+    beside = [p.id for p in take(source(dataset("a", 8), dataset("b", 8)), 32) if p.text.startswith("a")]
+    assert beside == alone
+
+
+def test_datasets_of_one_size_are_not_walked_in_step() -> None:
+    prompts = take(source(dataset("a", 20), dataset("b", 20)), 40)
+    orders = [[p.index for p in prompts if p.text.startswith(name)] for name in "ab"]
+    assert orders[0] != orders[1]
+
+
+@given(mixture=MIXTURES, seed=st.integers(0, 99), position=st.integers(0, 200))
+def test_a_run_resumed_at_any_position_goes_on_as_if_it_had_not_stopped(
+    mixture: list[Dataset], seed: int, position: int
+) -> None:
+    whole = take(source(*mixture, seed=seed), position + 15)
+    assert take(source(*mixture, seed=seed, position=position), 15) == whole[position:]
+
+
+@given(mixture=MIXTURES, seed=st.integers(0, 99))
+def test_no_row_comes_again_before_all_rows_of_its_dataset_have_come(
+    mixture: list[Dataset], seed: int
+) -> None:
+    prompts = take(source(*mixture, seed=seed), 150)
+    assert len({p.id for p in prompts}) == len(prompts)
+    for part in mixture:
+        mine = [p for p in prompts if p.metadata["dataset"] == part.name]
+        for start in range(0, len(mine), len(part.rows)):
+            a_pass = mine[start : start + len(part.rows)]
+            assert {p.epoch for p in a_pass} == {start // len(part.rows)}
+            assert len({p.index for p in a_pass}) == len(a_pass)
+
+
+@given(mixture=MIXTURES)
+def test_each_dataset_has_its_share_of_an_epoch_and_at_least_one_turn(mixture: list[Dataset]) -> None:
+    turns = turns_per_epoch(mixture)
+    whole = sum(part.weight or 0 for part in mixture)
+    assert sum(turns) >= sum(len(part.rows) for part in mixture)
+    for part, count in zip(mixture, turns, strict=True):
+        assert count >= 1
+        assert abs(count - (part.weight or 0) / whole * sum(turns)) < 1 + 1e-6
+
+
+def test_weights_are_kept_over_every_epoch_exactly() -> None:
+    prompts = take(source(dataset("a", 5, 3.0), dataset("b", 15, 1.0)), 60)
+    for start in (0, 20, 40):
+        names = Counter(p.metadata["dataset"] for p in prompts[start : start + 20])
+        assert names == {"a": 15, "b": 5}
+
+
+def test_a_small_weight_beside_few_rows_still_gets_its_turn() -> None:
+    prompts = take(source(dataset("often", 1, 99.0), dataset("seldom", 1, 1.0)), 300)
+    assert Counter(p.metadata["dataset"] for p in prompts) == {"often": 297, "seldom": 3}
+
+
+@pytest.mark.parametrize("position", [0, 13, 25])
+def test_one_dataset_is_resumed_at_a_position(position: int) -> None:
+    ids = [p.id for p in take(source(dataset("t", 10), seed=3), 40)]
+    assert [p.id for p in take(source(dataset("t", 10), seed=3, position=position), 10)] == ids[position:][
+        :10
+    ]
