@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from services.learner import checkpoint
@@ -20,6 +19,7 @@ from services.learner.evaluate import Evaluator
 from services.learner.feed import Feed
 from services.learner.models.snapshot import Snapshot
 from services.learner.report import Report
+from services.learner.tracking import Trackers
 from services.learner.weight_sync import WeightPublisher
 from shared.auth import token_from_environment
 from shared.experience import Group
@@ -83,9 +83,8 @@ class Coordinator:
         asked = [(dataset.name, dataset.rows) for dataset in heldout]
         self._evaluator = Evaluator(run.name, self.feed, asked, sampling, config) if asked else None
         self._metrics = JsonLines(run.path / "metrics.jsonl")
-        self._board = SummaryWriter(
-            str(run.path / "tensorboard"), purge_step=self.step + 1 if resume else None
-        )
+        known = settings.model_dump(mode="json", exclude={"redis"})  # whose URL may hold a password
+        self._trackers = Trackers(config.trackers, run.path, known, self.step if resume else None)
         self._heartbeat = Heartbeat(self.streams, "learner", "learner", self._facts)
         self._heartbeat.start()
 
@@ -173,7 +172,7 @@ class Coordinator:
         """Write the report and leave."""
         self.report.write(self.feed.counts)
         self._metrics.close()
-        self._board.close()
+        self._trackers.close()
         self.publisher.close()
         self._heartbeat.stop()
 
@@ -181,8 +180,7 @@ class Coordinator:
         row = {"step": step, **{name: round(value, 6) for name, value in metrics.items()}}
         self._metrics.write(row)
         self.streams.event(kind, "learner", json.dumps(row))
-        for name, value in metrics.items():
-            self._board.add_scalar(name, value, step)
+        self._trackers.log(metrics, step)
 
     def _write_completions(self, step: int, groups: Sequence[Group], name: str = "step") -> None:
         rows = JsonLines(self._settings.run.path / "completions" / f"{name}-{step:06d}.jsonl")

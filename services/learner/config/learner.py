@@ -8,6 +8,7 @@ from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.data import DataConfig
 from services.learner.config.evaluation import EvaluationConfig
 from services.learner.config.generation import GenerationConfig
+from services.learner.config.tracking import TrackingConfig
 from services.learner.config.models import ModelsConfig
 from shared.config import Settings
 
@@ -39,7 +40,6 @@ class LearnerConfig(DataConfig, GenerationConfig, EvaluationConfig, AlgorithmCon
     checkpoint_every: int = Field(default=10, ge=1)
     """Steps between checkpoints; the last step always writes one. Experience is acknowledged after it."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    log_completions_every: int = Field(default=10, ge=1)
     rollout_timeout: float = Field(default=600.0, gt=0)
     """Seconds without any arriving group after which the learner gives up with an error."""
 
