@@ -8,12 +8,14 @@ from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.data import DataConfig
 from services.learner.config.evaluation import EvaluationConfig
 from services.learner.config.generation import GenerationConfig
-from services.learner.config.tracking import TrackingConfig
 from services.learner.config.models import ModelsConfig
+from services.learner.config.tracking import TrackingConfig
 from shared.config import Settings
 
 
-class LearnerConfig(DataConfig, GenerationConfig, EvaluationConfig, AlgorithmConfig, ModelsConfig):
+class LearnerConfig(
+    DataConfig, GenerationConfig, EvaluationConfig, AlgorithmConfig, ModelsConfig, TrackingConfig
+):
     # Loop
     steps: int = Field(default=100, ge=1)
     groups_per_step: int = Field(default=32, ge=1)
