@@ -38,6 +38,8 @@ class StepSums:
     max_ratio: Tensor
     grad_norms: dict[str, Tensor] = field(default_factory=dict)
     """Before clipping, by model."""
+    ptx: Tensor | None = None
+    """This rank's share of the mean supervised loss."""
     skipped: bool = False
     """A gradient was not finite: nothing stepped."""
     held: bool = False
@@ -74,9 +76,12 @@ def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> d
     max_ratio = world.all_reduce_max(torch.stack([step.max_ratio for step in steps])).max()
     tokens = torch.tensor([step.tokens for step in steps], device=world.device)
     means = sums / tokens[:, None]  # [steps, 7]
+    ptx = [step.ptx for step in steps if step.ptx is not None]
+    supervised = {"loss/ptx_avg": float(world.all_reduce_sum(torch.stack(ptx)).mean())} if ptx else {}
     column = PER_TOKEN.index("val/ratio")
     ratios, first = means[:, column], slice(first_epoch)
     return dict(zip(PER_TOKEN, means.mean(dim=0).tolist(), strict=True)) | {
+        **supervised,
         "val/ratio_var": float(ratios.var()) if len(steps) > 1 else 0.0,
         "val/ratio_first": float(ratios[0]),
         "val/ratio_first_epoch": float(sums[first, column].sum() / tokens[first].sum()),

@@ -16,10 +16,11 @@ from services.learner.algorithm.kl import kl_estimate
 from services.learner.algorithm.losses import policy_loss, sequence_mean_weights, value_loss
 from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.data.batch import ExperienceBatch, micro_batches
+from services.learner.data.supervised_batch import SupervisedBatch
 from services.learner.distributed import World, synchronise_gradients
 from services.learner.metrics import StepSums
 from services.learner.models.actor_critic import ActorCritic
-from services.learner.models.scores import TokenScores
+from services.learner.models.scores import TokenScores, score_completions
 from services.learner.targets import Targets, correction_weights
 
 log = logging.getLogger("rollstream.ppo")
@@ -33,10 +34,12 @@ def train_minibatch(
     config: AlgorithmConfig,
     kl_coef: float,
     policy_version: int,
+    supervised: SupervisedBatch | None = None,
 ) -> StepSums:
     """One optimizer step on these rows of the batch.
 
     Args:
+        supervised: rows with answers that the policy is taught in the same step.
         policy_version: the version that the policy had before the update.
     """
     world = models.world
@@ -68,8 +71,27 @@ def train_minibatch(
             value_loss=value,
             train_entropy=config.entropy_coef != 0,
         )
+    if supervised is not None and train_policy:
+        sums.ptx = _teach(models, supervised, config)
     _step(models, sums, config, train_policy)
     return sums
+
+
+def _teach(models: ActorCritic, batch: SupervisedBatch, config: AlgorithmConfig) -> Tensor:
+    """Add the gradient of the supervised loss; this rank's share of its mean over the taught tokens."""
+    world = models.world
+    tokens = max(int(batch.completion_mask.sum()), 1)
+    total = torch.zeros((), dtype=torch.float64, device=world.device)
+    cut = micro_batches(
+        batch.lengths.tolist(), range(len(batch.lengths)), config.micro_batch_tokens, world.size
+    )
+    for index, shares in enumerate(cut):
+        synchronise_gradients(models.policy, now=index == len(cut) - 1)
+        part = batch.rows(shares[world.rank])
+        loss = -score_completions(models.policy, part, 1.0, config.precision).logprobs.sum() / tokens
+        (config.ptx_coef * world.size * loss).backward()
+        total += loss.detach()
+    return total
 
 
 def _policy_loss(

@@ -17,6 +17,7 @@ from services.learner.algorithm.kl import adapted_kl_coef
 from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.data.batch import ExperienceBatch, minibatches
+from services.learner.data.supervised_batch import PtxSource
 from services.learner.metrics import batch_metrics, logprob_gap, step_metrics
 from services.learner.minibatch import train_minibatch
 from services.learner.models.actor_critic import ActorCritic
@@ -33,6 +34,7 @@ def update(
     state: AlgorithmState,
     policy_version: int,
     seed: int,
+    ptx: PtxSource | None = None,
 ) -> tuple[dict[str, float], AlgorithmState]:
     """Train policy and critic on one batch of experience and report how it went.
 
@@ -41,6 +43,7 @@ def update(
         state: what the update before this one left.
         policy_version: the version that the policy has now, before the update.
         seed: of the shuffles into minibatches; the same on every rank, another for each update.
+        ptx: supervised rows for each optimizer step.
 
     Returns:
         Metrics by name and the state for the next update, the same on every rank. Of TRL's 17 names all but
@@ -58,8 +61,12 @@ def update(
     evaluated = time.monotonic()
 
     steps = []
-    for rows in _plan(config, len(batch), seed):
-        steps.append(train_minibatch(models, batch, targets, rows, config, state.kl_coef, policy_version))
+    first = policy_version * _steps(config)
+    for index, rows in enumerate(_plan(config, len(batch), seed)):
+        supervised = ptx.batch(first + index) if ptx else None
+        steps.append(
+            train_minibatch(models, batch, targets, rows, config, state.kl_coef, policy_version, supervised)
+        )
         if steps[-1].ends_update:
             break
     metrics = batch_metrics(batch, evaluation, targets, scores, config, state.kl_coef, policy_version)
@@ -79,10 +86,12 @@ def update(
 
 def _plan(config: AlgorithmConfig, completions: int, seed: int) -> Iterator[list[int]]:
     """The rows of each optimizer step."""
-    return islice(
-        _passes(completions, config.minibatches, seed),
-        config.update_steps or config.epochs * config.minibatches,
-    )
+    return islice(_passes(completions, config.minibatches, seed), _steps(config))
+
+
+def _steps(config: AlgorithmConfig) -> int:
+    """Optimizer steps of an update that nothing ends early."""
+    return config.update_steps or config.epochs * config.minibatches
 
 
 def _passes(completions: int, count: int, seed: int) -> Iterator[list[int]]:

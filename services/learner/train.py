@@ -13,6 +13,8 @@ from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.learner import LearnerConfig, LearnerSettings
 from services.learner.coordinator import Coordinator
 from services.learner.data.batch import collate
+from services.learner.data.supervised import load_ptx
+from services.learner.data.supervised_batch import PtxSource
 from services.learner.distributed import World
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.build import build
@@ -34,6 +36,7 @@ def train(settings: LearnerSettings, world: World) -> None:
     coordinator = Coordinator.open(settings, tokenizer) if world.is_main else None
     resumed = _agree_on_checkpoint(world, coordinator)
     actor_critic = build(settings, world, resumed)
+    ptx = _load_ptx(settings, tokenizer, world)
     step = version = 0
     state = AlgorithmState(config.kl_coef)
     if resumed:
@@ -50,7 +53,7 @@ def train(settings: LearnerSettings, world: World) -> None:
         waited = time.monotonic() - started
         learning_rates = _set_learning_rates(actor_critic, config, step)
         metrics, state = ppo.update(
-            actor_critic, collate(groups), config, state, version, seed=settings.run.seed + step
+            actor_critic, collate(groups), config, state, version, settings.run.seed + step, ptx
         )
         step, version = step + 1, version + 1
         if config.reference_refresh_every and step % config.reference_refresh_every == 0:
@@ -75,6 +78,16 @@ def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path {path} holds no usable model and tokenizer: {error}") from error
     return tokenizer
+
+
+def _load_ptx(
+    settings: LearnerSettings, tokenizer: PreTrainedTokenizerBase, world: World
+) -> PtxSource | None:
+    config = settings.learner
+    if config.ptx is None:
+        return None
+    rows = load_ptx(config.ptx, tokenizer, config.max_ptx_tokens, config.system_message)
+    return PtxSource(rows, config.ptx_batch_size, settings.run.seed, world.device)
 
 
 def _set_learning_rates(actor_critic: ActorCritic, config: LearnerConfig, step: int) -> dict[str, float]:

@@ -97,11 +97,24 @@ def _tables(name: str) -> BeforeValidator:
     return BeforeValidator(tables)
 
 
+def _named(name: str) -> BeforeValidator:
+    """Accept a path in place of one table; that dataset gets this name."""
+    return BeforeValidator(
+        lambda value: {"path": value, "name": name} if isinstance(value, str | Path) else value
+    )
+
+
 class DataConfig(Table):
     prompts: Annotated[tuple[DatasetConfig, ...], _tables("train"), Field(min_length=1)]
     """Training prompts: the path of a file, or `[[learner.prompts]]` tables, one for each dataset."""
     heldout: Annotated[tuple[DatasetConfig, ...], _tables("heldout")] = ()
     """Held-out prompts for evaluation, written like `prompts`; none means no evaluation."""
+    ptx: Annotated[DatasetConfig | None, _named("ptx")] = None
+    """Rows with answers that the policy is taught beside PPO, with `ptx_coef`."""
+    ptx_batch_size: int = Field(default=16, ge=1)
+    """Of these rows, how many every optimizer step takes."""
+    max_ptx_tokens: int = Field(default=1024, ge=2)
+    """Longer ones are left out, and counted in the log."""
     chat_template: Path | None = None
     """A Jinja file, or a conversation template of ColossalChat (.json). Default: the tokenizer's own."""
     system_message: str | None = None
