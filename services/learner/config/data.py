@@ -97,11 +97,13 @@ def _tables(name: str) -> BeforeValidator:
     return BeforeValidator(tables)
 
 
-def _named(name: str) -> BeforeValidator:
+def _table(name: str) -> BeforeValidator:
     """Accept a path in place of one table; that dataset gets this name."""
-    return BeforeValidator(
-        lambda value: {"path": value, "name": name} if isinstance(value, str | Path) else value
-    )
+
+    def table(value: Any) -> Any:
+        return {"path": value, "name": name} if isinstance(value, str | Path) else value
+
+    return BeforeValidator(table)
 
 
 class DataConfig(Table):
@@ -109,7 +111,7 @@ class DataConfig(Table):
     """Training prompts: the path of a file, or `[[learner.prompts]]` tables, one for each dataset."""
     heldout: Annotated[tuple[DatasetConfig, ...], _tables("heldout")] = ()
     """Held-out prompts for evaluation, written like `prompts`; none means no evaluation."""
-    ptx: Annotated[DatasetConfig | None, _named("ptx")] = None
+    ptx: Annotated[DatasetConfig | None, _table("ptx")] = None
     """Rows with answers that the policy is taught beside PPO, with `ptx_coef`."""
     ptx_batch_size: int = Field(default=16, ge=1)
     """Of these rows, how many every optimizer step takes."""

@@ -49,20 +49,20 @@ class LearnerConfig(
     def _parts_fit_together(self) -> "LearnerConfig":
         if bool(self.ptx) != bool(self.ptx_coef):
             raise ValueError(
-                f"ptx_coef = {self.ptx_coef} and ptx {'is' if self.ptx else 'is not'} given: the loss on supervised "
-                "rows needs a coefficient above 0 and a dataset"
+                f"ptx_coef = {self.ptx_coef} and ptx {'is' if self.ptx else 'is not'} given: the loss on "
+                "supervised rows needs a coefficient above 0 and a dataset"
             )
         if self.critic.trunk == "policy" and self.critic_warmup_steps:
             raise ValueError(
-                f"critic_warmup_steps = {self.critic_warmup_steps} would train the policy's trunk too: set it to 0, "
-                "or critic.trunk = 'own'"
+                f"critic_warmup_steps = {self.critic_warmup_steps} would train the policy's trunk too: set it "
+                "to 0, or critic.trunk = 'own'"
             )
-        if self.advantage_estimator in ("grpo", "grpo_without_std", "rloo", "reinforce_plus_plus_baseline"):
-            if self.completions_per_prompt < 2:
-                raise ValueError(
-                    f"advantage_estimator = {self.advantage_estimator!r} compares the completions of a prompt: "
-                    f"completions_per_prompt = {self.completions_per_prompt} must be at least 2"
-                )
+        compares = self.advantage_estimator not in ("gae", "reinforce_plus_plus")
+        if compares and self.completions_per_prompt < 2:
+            raise ValueError(
+                f"advantage_estimator = {self.advantage_estimator!r} compares the completions of a prompt: "
+                f"completions_per_prompt = {self.completions_per_prompt} must be at least 2"
+            )
         return self
 
     @model_validator(mode="after")
