@@ -1,0 +1,132 @@
+"""The scorer that runs a reward model: tokens in, batches with other requests' items, one number per item."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import wait
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from services.reward.neural.batching import Row
+from services.reward.neural.config import STEPWISE, NeuralConfig
+from services.reward.neural.engine import join, leave
+from services.reward.neural.folder import check_folder, read_tensors
+from services.reward.neural.heads import (
+    Head,
+    LinearHead,
+    PooledHead,
+    TokenLabelHead,
+    next_token_head,
+    value_layer,
+)
+from services.reward.neural.loading import load_tokenizer
+from services.reward.neural.text import Renderer
+from services.reward.protocol import Failure, Kind, Outcome, Steps, Unscorable
+from services.reward.steps import aggregate
+from shared.scoring import ScoreItem
+
+
+class NeuralScorer:
+    """A `Scorer` whose numbers come from a reward model in this process."""
+
+    kind: Kind = "neural"
+
+    def __init__(self, name: str, config: NeuralConfig) -> None:
+        """Raises:
+        ValueError: the model, its tokenizer or its adapter is not as the configuration says.
+        """
+        self.name = name
+        self.description = f"reward model, {config.architecture.replace('_', ' ')}"
+        self.parameters: dict[str, Any] = config.model_dump(mode="json", exclude={"kind", "weight"})
+        self._config = config
+        check_folder(config.path)
+        tokenizer = load_tokenizer(config)
+        self._engine, self._key = join(
+            name, config, lambda model, device: _head(config, tokenizer, model, device)
+        )
+        try:
+            longest = _longest(config, tokenizer, self._engine.model)
+            self._renderer = Renderer(tokenizer, config, longest)
+        except ValueError:
+            self.close()
+            raise
+        text = self._engine.model.config.get_text_config()
+        self._pad = getattr(text, "pad_token_id", None)
+
+    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+        """One outcome per item. The deadline holds for the batch that an item is in, from its start on."""
+        prepared = [self._row(item) for item in items]
+        self._engine.batcher.submit([row for row in prepared if isinstance(row, Row)])
+        return [self._outcome(row, deadline_seconds) if isinstance(row, Row) else row for row in prepared]
+
+    def close(self) -> None:
+        leave(self._engine, self._key)
+
+    def _row(self, item: ScoreItem) -> Row | Failure:
+        try:
+            ids, step_ends = self._renderer.tokens(item)
+        except Unscorable as error:
+            return Failure("invalid", str(error))
+        return Row(ids, step_ends or [self._last(ids)], self._key)
+
+    def _last(self, ids: list[int]) -> int:
+        """The position of the state that is scored.
+
+        Value heads read the last token. Sequence classification reads the last one that is not the padding
+        token, as transformers does: where padding and end of text are the same token, it is the one before.
+        """
+        position = len(ids) - 1
+        if self._config.architecture == "sequence_classification":
+            while position > 0 and ids[position] == self._pad:
+                position -= 1
+            return position if ids[position] != self._pad else 0
+        return position
+
+    def _outcome(self, row: Row, deadline_seconds: float) -> Outcome:
+        while not wait([row.scores], deadline_seconds).done:
+            # Waiting for a turn does not count, as long as the batches before it end in time.
+            began = self._engine.batcher.batch_began
+            if began is not None and time.monotonic() - began >= deadline_seconds:
+                row.scores.cancel()
+                return Failure("timeout", f"was busy with one batch for more than {deadline_seconds:g} s")
+        try:
+            scores = row.scores.result()
+        except Exception as error:  # the model's, for this row alone
+            return Failure("error", f"raised {type(error).__name__}: {error}")
+        if self._config.architecture in STEPWISE:
+            return Steps(aggregate(scores, self._config.steps.aggregation), scores)
+        return scores[0]
+
+
+def _head(
+    config: NeuralConfig, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, device: torch.device
+) -> Head:
+    """Raises:
+    ValueError: the folder lacks the head.
+    """
+    match config.architecture:
+        case "colossalchat":
+            tensors = read_tensors(config.path, lambda name: name.startswith("value_head."))
+            return LinearHead(value_layer(tensors, "value_head", device))
+        case "llamafactory":
+            folder = config.adapter or config.path
+            tensors = read_tensors(folder, lambda name: name.startswith("v_head."))
+            return LinearHead(value_layer(tensors, "v_head.summary", device))
+        case "token_classification":
+            return TokenLabelHead()
+        case "causal_lm_steps":
+            return next_token_head(model, tokenizer, config.steps)
+        case "sequence_classification":
+            # Decoders of transformers have one linear layer, `score`, on the last token's state.
+            layer = getattr(model, "score", None)
+            return PooledHead() if layer is None else LinearHead(layer)
+
+
+def _longest(config: NeuralConfig, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    """Tokens that an input may have: as configured, else what model, tokenizer and batch all take."""
+    if config.max_tokens is not None:
+        return config.max_tokens
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limits = (positions, tokenizer.model_max_length, config.max_batch_tokens)
+    return min(int(limit) for limit in limits if limit)
