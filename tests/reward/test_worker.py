@@ -163,9 +163,13 @@ def test_a_worker_that_stops_signs_off(streams: Streams, start: Start) -> None:
     worker = start(streams)
     wait_for(lambda: list_workers(streams, "reward"), "the heartbeat")
     worker.stop()
-    wait_for(lambda: not list_workers(streams, "reward"), "the heartbeat's end", seconds=5)
-    assert [e.fields["kind"] for e in streams.tail("events", 10)] == ["join", "leave"]
-    assert worker.outage == "stopped"
+
+    def kinds() -> list[str]:
+        return [event.fields["kind"] for event in streams.tail("events", 10)]
+
+    wait_for(lambda: kinds() == ["join", "leave"], "the worker's leave", seconds=5)
+    assert not list_workers(streams, "reward")
+    wait_for(lambda: worker.outage == "stopped", "the worker's end", seconds=5)
 
 
 def test_an_outage_of_redis_is_waited_out_and_told_once(

@@ -54,8 +54,8 @@ class LearnerConfig(
             )
         if self.critic.trunk == "policy" and self.critic_warmup_steps:
             raise ValueError(
-                f"critic_warmup_steps = {self.critic_warmup_steps} would train the policy's trunk too: set it "
-                "to 0, or critic.trunk = 'own'"
+                f"critic_warmup_steps = {self.critic_warmup_steps} would train the policy's trunk too: set "
+                "it to 0, or critic.trunk = 'own'"
             )
         compares = self.advantage_estimator not in ("gae", "reinforce_plus_plus")
         if compares and self.completions_per_prompt < 2:
