@@ -109,6 +109,24 @@ def peek(
     print_views(read(_streams(config, context.args), stream, count) or [f"stream {stream} is empty"])
 
 
+@app.command()
+def completions(
+    run: Annotated[str | None, typer.Option(help="Name or folder of a run; by default the newest.")] = None,
+    step: Annotated[int | None, typer.Option(help="Training step; by default the newest.")] = None,
+    heldout: Annotated[bool, typer.Option("--heldout", help="Those of the held-out evaluation.")] = False,
+    best: Annotated[bool | None, typer.Option("--best/--worst", help="Sort by reward.")] = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many.")] = 5,
+    runs: Annotated[Path, typer.Option(help="The folder of all runs.")] = Path("runs"),
+) -> None:
+    """Show sample completions of a run: prompt, completion, ground truth, reward and its components."""
+    from services.console.completions import completions_table, find_run, read_completions
+    from services.console.screen import print_views
+
+    folder = find_run(runs, run)
+    chosen, rows = read_completions(folder, step, heldout)
+    print_views([completions_table(f"{folder.name}, step {chosen}", rows, count, best)])
+
+
 def _streams(config: Path, overrides: list[str]) -> "Streams":
     """The streams of the configured run.
 

@@ -11,6 +11,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from services.learner import checkpoint
 from services.learner.algorithm.state import AlgorithmState
+from services.learner.completions import write_completions
 from services.learner.config.learner import LearnerSettings
 from services.learner.data.chat_template import load_chat_template
 from services.learner.data.dataset import load_datasets
@@ -183,23 +184,7 @@ class Coordinator:
         self._trackers.log(metrics, step)
 
     def _write_completions(self, step: int, groups: Sequence[Group], name: str = "step") -> None:
-        rows = JsonLines(self._settings.run.path / "completions" / f"{name}-{step:06d}.jsonl")
-        for group in groups:
-            for completion in group.completions:
-                rows.write(
-                    {
-                        "id": group.prompt.id,
-                        "dataset": group.prompt.metadata.get("dataset"),
-                        "mode": group.prompt.metadata.get("evaluation", "train"),
-                        "prompt": group.prompt.text,
-                        "completion": completion.text,
-                        "ground_truth": group.prompt.ground_truth,
-                        "reward": completion.reward,
-                        "components": completion.components,
-                        "finish_reason": completion.finish_reason,
-                    }
-                )
-        rows.close()
+        write_completions(self._settings.run.path / "completions" / f"{name}-{step:06d}.jsonl", groups)
 
     def _facts(self) -> dict[str, Any]:
         config = self._settings.learner
