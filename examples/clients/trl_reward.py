@@ -1,0 +1,38 @@
+"""TRL: `GRPOTrainer(reward_funcs=[rollstream_reward], ...)`; the column `ground_truth` goes along.
+
+Environment: ROLLSTREAM_REWARD_URL and, where the service has one, ROLLSTREAM_REWARD_TOKEN.
+An item without a reward is None, which TRL leaves out of training.
+"""
+
+import json
+import os
+import time
+import urllib.request
+from typing import Any
+
+
+def rollstream_reward(
+    prompts: list[Any], completions: list[Any], ground_truth: list[Any] | None = None, **_: Any
+) -> list[float | None]:
+    truths = map(str, ground_truth) if ground_truth else [None] * len(completions)
+    rows = zip(prompts, completions, truths, strict=True)
+    items = [{"prompt": text(p), "response": text(c), "ground_truth": truth} for p, c, truth in rows]
+    return [result["reward"] for result in post(items)]
+
+
+def text(turns: Any) -> str:
+    return turns if isinstance(turns, str) else "\n\n".join(turn["content"] for turn in turns)
+
+
+def post(items: list[Any], pauses: tuple[int, ...] = (1, 2, 4, 8)) -> list[dict[str, Any]]:
+    url, token = os.environ["ROLLSTREAM_REWARD_URL"], os.environ.get("ROLLSTREAM_REWARD_TOKEN", "")
+    body, headers = json.dumps({"items": items}).encode(), {"Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(f"{url}/v1/score", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return list(json.load(answer)["results"])
+    except OSError as error:  # without a status the service is not there, or not yet
+        if not pauses or getattr(error, "code", 503) not in (429, 502, 503, 504):
+            raise RuntimeError(f"{error}: {getattr(error, 'read', bytes)()!r}") from None
+    time.sleep(pauses[0])
+    return post(items, pauses[1:])
