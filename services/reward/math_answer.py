@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from shared.config import Table
 
+_BRACE = re.compile("[{}]")
 _MARKED_NUMBER = re.compile(r"#### (-?[0-9.,]+)")
 
 
@@ -24,6 +25,10 @@ class Tags(Table):
     answer_start: Tag = Tag(text="<answer>")
     answer_end: Tag = Tag(text="</answer>")
 
+    @property
+    def in_order(self) -> tuple[Tag, Tag, Tag, Tag]:
+        return self.think_start, self.think_end, self.answer_start, self.answer_end
+
     @model_validator(mode="after")
     def _answer_can_be_found(self) -> Self:
         if not (self.answer_start.num_occur and self.answer_end.num_occur):
@@ -38,11 +43,15 @@ def has_structure(response: str, tags: Tags) -> bool:
 
     Source: ColossalChat, `coati/utils/reward_score/utils.py`, `validate_response_structure`.
     """
-    in_order = (tags.think_start, tags.think_end, tags.answer_start, tags.answer_end)
-    if any(response.count(tag.text) != tag.num_occur for tag in in_order):
+    if not tags_are_counted(response, tags):
         return False
-    positions = [response.find(tag.text) for tag in in_order]
+    positions = [response.find(tag.text) for tag in tags.in_order]
     return positions == sorted(positions) and response.endswith(tags.answer_end.text)
+
+
+def tags_are_counted(response: str, tags: Tags) -> bool:
+    """Whether every tag occurs as often as it must."""
+    return all(response.count(tag.text) == tag.num_occur for tag in tags.in_order)
 
 
 def tagged_answer(response: str, tags: Tags) -> str | None:
@@ -60,6 +69,24 @@ def tagged_answer(response: str, tags: Tags) -> str | None:
             break
         answer, position = response[inside:closed].strip(), closed + len(end)
     return answer
+
+
+def boxed_answer(response: str) -> str | None:
+    r"""What stands in the last `\boxed{...}` or `\fbox{...}`, with balanced braces; None without one.
+
+    A last box that is never closed is None, even if an earlier one is closed.
+    Source: `last_boxed_only_string` of the MATH data set, as ColossalChat's `boxed_math_reward_fn` has it.
+    """
+    start = max(response.rfind(r"\boxed{"), response.rfind(r"\fbox{"))
+    if start < 0:
+        return None
+    start = response.index("{", start)
+    depth = 0
+    for brace in _BRACE.finditer(response, start):
+        depth += 1 if brace.group() == "{" else -1
+        if not depth:
+            return response[start + 1 : brace.start()]
+    return None
 
 
 def marked_number(response: str) -> str | None:

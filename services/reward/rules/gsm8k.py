@@ -1,38 +1,14 @@
-"""Rewards for grade-school mathematics: the answer is a number, in tags or after `####`."""
+"""GSM8K's number as other trainers look for it: after `####`, last in the text, or in tags. 1 or 0."""
 
-from services.reward.math_answer import (
-    Tags,
-    final_answer,
-    has_structure,
-    is_integer,
-    marked_number,
-    same_text,
-    tagged_answer,
-)
-from services.reward.protocol import Unscorable
+import re
+
+from services.reward.math_answer import marked_number, same_text, tagged_answer
+from services.reward.rules.colossalchat import TaggedConfig
 from services.reward.rules.config import RuleConfig
+from services.reward.rules.required import required_answer
 from shared.scoring import ScoreItem
 
-
-class TaggedConfig(RuleConfig):
-    tags: Tags = Tags()
-    """The texts that frame thought and answer; without it, those of `[reward]`."""
-
-
-def gsm8k_reward_fn(item: ScoreItem, config: TaggedConfig) -> float:
-    """0 for a bad format or an answer that is no integer, 1 for a wrong one, 10 for the right one.
-
-    Right means equal text: `018` and `18.0` are not `18`. A ground truth may be a whole GSM8K solution.
-
-    Raises:
-    Unscorable: no ground truth.
-    Source: ColossalChat, `coati/utils/reward_score/gsm8k.py`; here the configured tags also find the answer.
-    """
-    expected = required_answer(item)
-    answer = tagged_answer(item.response, config.tags)
-    if answer is None or not is_integer(answer) or not has_structure(item.response, config.tags):
-        return 0.0
-    return 10.0 if same_text(answer, expected) else 1.0
+_NUMBER = re.compile(r"(?<!\d)-?\d[\d,]*(?:\.\d+)?")
 
 
 def gsm8k_strict_reward_fn(item: ScoreItem, config: RuleConfig) -> float:
@@ -42,20 +18,31 @@ def gsm8k_strict_reward_fn(item: ScoreItem, config: RuleConfig) -> float:
     Unscorable: no ground truth.
     Source: verl, `verl/utils/reward_score/gsm8k.py`, method "strict", but on the whole response.
     """
-    expected = required_answer(item)
-    answer = marked_number(item.response)
-    return float(answer is not None and same_text(answer, expected.replace(",", "")))
+    return _equal(marked_number(item.response), required_answer(item))
 
 
-def required_answer(item: ScoreItem) -> str:
-    """What the item's ground truth asks for.
+def gsm8k_last_number_reward_fn(item: ScoreItem, config: RuleConfig) -> float:
+    """1 if the last number in the response is the ground truth's, commas aside, else 0.
 
     Raises:
-    Unscorable: there is none.
+    Unscorable: no ground truth.
+    Source: open-instruct's GSM8K verifier and verl's method "flexible". As there, numbers are compared as
+    texts (`18.0` is not `18`); a minus that follows a digit, as in `20-2`, is no sign.
     """
-    if item.ground_truth is None:
-        raise Unscorable("needs a ground_truth, and the item has none")
-    expected = final_answer(item.ground_truth)
-    if not expected.strip():
-        raise Unscorable(f"needs a ground_truth, and there is no answer in {item.ground_truth[-80:]!r}")
-    return expected
+    numbers = _NUMBER.findall(item.response)
+    return _equal(numbers[-1] if numbers else None, required_answer(item))
+
+
+def gsm8k_tag_reward_fn(item: ScoreItem, config: TaggedConfig) -> float:
+    """1 if the text in the last answer tags is the ground truth's number, commas aside, else 0.
+
+    What else the response holds, and whether its format is good, does not matter.
+
+    Raises:
+    Unscorable: no ground truth.
+    """
+    return _equal(tagged_answer(item.response, config.tags), required_answer(item))
+
+
+def _equal(answer: str | None, expected: str) -> float:
+    return float(answer is not None and same_text(answer.replace(",", ""), expected.replace(",", "")))

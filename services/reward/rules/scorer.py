@@ -1,6 +1,7 @@
 """A rule as a scorer: in place where it is safe, in the pool where it may hang."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from services.reward.pool import Pool
@@ -16,16 +17,25 @@ class RuleScorer:
     kind: Kind = "rule"
 
     def __init__(self, name: str, config: RuleConfig, pool: Pool) -> None:
+        """Raises:
+        ValueError: a package that the rule needs is not installed.
+        """
         row = RULES[config.rule]
+        for module in row.modules:
+            if find_spec(module) is None:
+                raise ValueError(
+                    f"scorer {name!r} needs the Python package {module}; pip install 'rollstream[reward]'"
+                )
         self.name = name
         self.description = row.description
         self.parameters: dict[str, Any] = config.model_dump(mode="json", exclude={"kind", "weight"})
         self._function, self._config = row.function, config
         self._pool = pool if row.pooled else None
+        self._modules = [__name__, *row.modules]
 
     def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
         if self._pool:
-            return self._pool.run(PREPARE, self.parameters, items, deadline_seconds)
+            return self._pool.run(PREPARE, self.parameters, items, deadline_seconds, self._modules)
         return [self._score_here(item) for item in items]
 
     def close(self) -> None:
