@@ -43,8 +43,8 @@ class Coordinator:
         self.resumed_from = resume
         model = AutoConfig.from_pretrained(settings.model.path, trust_remote_code=False)
         vocabulary = model.get_text_config().vocab_size
-        sampling = config.sampling(config.temperature, vocabulary)
         chat = load_chat_template(config.chat_template)
+        sampling = chat.stopping(config).sampling(config.temperature, vocabulary)
         if chat.template:
             tokenizer.chat_template = chat.template  # and so saved with the policy, which is served with it
         training, heldout = load_datasets(config, tokenizer, config.system_message or chat.system_message)

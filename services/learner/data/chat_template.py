@@ -11,6 +11,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from services.learner.config.generation import GenerationConfig
+
 
 @dataclass(frozen=True)
 class ChatTemplate:
@@ -24,6 +26,12 @@ class ChatTemplate:
     """Token sequences, each of which ends a completion: `stop_ids`."""
     tags: dict[str, Any] | None = None
     """`response_format_tags` as they stand in the file: for each tag its `text` and `num_occur`."""
+
+    def stopping(self, config: GenerationConfig) -> GenerationConfig:
+        """The config, with this template's stops unless it names its own."""
+        if config.stop or config.stop_sequences:
+            return config
+        return config.model_copy(update={"stop": self.stop, "stop_token_ids": self.stop_token_ids})
 
 
 def load_chat_template(path: Path | None) -> ChatTemplate:

@@ -19,6 +19,9 @@ log = logging.getLogger("rollstream.data")
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that is used here."""
 
+    @property
+    def chat_template(self) -> Any: ...
+
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any: ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
@@ -89,9 +92,13 @@ def parse(row: Any, config: DatasetConfig, system_message: str | None = None) ->
     if not isinstance(row, dict):
         raise ValueError(f"a row must be a JSON object, not {type(row).__name__}")
     row = _rename(row, config.columns)
-    name = config.format or (
-        "messages" if config.columns.messages else "prompt" if config.columns.prompt else recognise(row)
-    )
+    name = format_of(row, config)
+    if name is None:
+        known = "; ".join(f"{name}: {', '.join(format.needs)}" for name, format in FORMATS.items())
+        raise ValueError(
+            f"no known format has the keys {sorted(row)}. Name the columns, as in "
+            f'columns = {{ prompt = "...", ground_truth = "..." }}; or use a known format ({known})'
+        )
     format = FORMATS[name]
     missing = [key for key in format.needs if row.get(key) is None]
     if missing:
@@ -113,6 +120,13 @@ def parse(row: Any, config: DatasetConfig, system_message: str | None = None) ->
         ground_truth=_text(truth),
         metadata=json.loads(json.dumps({k: v for k, v in row.items() if k not in used}, default=str)),
     )
+
+
+def format_of(row: dict[str, Any], config: DatasetConfig) -> str | None:
+    """The format that the config names, directly or by mapping a column; else the one that the keys tell."""
+    if config.format or not (config.columns.messages or config.columns.prompt):
+        return config.format or recognise(row)
+    return "messages" if config.columns.messages else "prompt"
 
 
 def _rename(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
@@ -162,6 +176,10 @@ def render(
     messages: list[Message], tokenizer: Tokenizer, tools: list[Any] | None, generation_prompt: bool = True
 ) -> str:
     """The conversation as the model reads it, up to where the assistant is to begin."""
+    if not tokenizer.chat_template:
+        raise ValueError(
+            "the tokenizer has no chat template: set learner.chat_template, or plain = true for text prompts"
+        )
     more = {"tools": tools} if tools else {}
     return str(
         tokenizer.apply_chat_template(

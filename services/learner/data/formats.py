@@ -31,18 +31,12 @@ class Format(NamedTuple):
     """Further keys that it reads."""
 
 
-def recognise(row: Row) -> str:
-    """Raises:
-    ValueError: the row has the keys of no known format.
-    """
+def recognise(row: Row) -> str | None:
+    """The first format whose keys the row has."""
     for name, format in FORMATS.items():
         if all(row.get(key) is not None for key in format.needs):
             return name
-    known = "; ".join(f"{name}: {', '.join(format.needs)}" for name, format in FORMATS.items())
-    raise ValueError(
-        f"no known format has the keys {sorted(row)}. Name the columns, as in "
-        f'columns = {{ prompt = "...", ground_truth = "..." }}; or use a known format ({known})'
-    )
+    return None
 
 
 def conversation(items: Any, key: str = "messages") -> tuple[list[Message], Message | None]:

@@ -10,6 +10,7 @@ END = 0
 class Letters:
     """One token per character, behind the part of a tokenizer that prompts need."""
 
+    chat_template = "<role>content."
     eos_token_id = END
 
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:
