@@ -23,9 +23,15 @@ from tests.conftest import RedisServer, free_port
 from tests.reward.conftest import Launcher
 from tests.reward.groups import RIGHT, UNFINISHED, WRONG
 
-pytest_plugins = ["tests.reward.conftest"]
 CLIENTS = sorted((Path(__file__).parents[2] / "examples/clients").glob("*.py"))
 TOKEN = "a-token-for-the-clients"
+
+
+@pytest.fixture(scope="module")
+def launch(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path_factory.mktemp("clients"), redis_server.url)
+    yield launcher
+    launcher.end()
 
 
 @pytest.fixture(scope="module")
