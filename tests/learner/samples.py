@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from services.learner import distributed, ppo
 from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.algorithm import AlgorithmConfig
-from services.learner.data.batch import ExperienceBatch
+from services.learner.config.learner import LearnerConfig, LearnerSettings
+from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.distributed import World
 from services.learner.models.actor_critic import ActorCritic, build_optimizer
 from services.learner.models.critic import load_critic
@@ -145,3 +146,27 @@ def run_update(
 ) -> dict[str, float]:
     """The metrics of an update that is the first of its run."""
     return ppo.update(models, batch, config, AlgorithmState(config.kl_coef), policy_version, seed)[0]
+
+
+def settings_for(path: Path, **learner: object) -> LearnerSettings:
+    """A run that starts from a model folder, with high learning rates, so that little training shows."""
+    table = {"prompts": "prompts.jsonl", "policy_lr": 1e-2, "critic_lr": 1e-2, **learner}
+    return LearnerSettings.model_validate({"model": {"path": path}, "learner": table})
+
+
+def train_for(models: ActorCritic, config: LearnerConfig, first: int, last: int) -> dict[str, float]:
+    """Updates `first` to `last` of a run, on batches of their own."""
+    metrics: dict[str, float] = {}
+    for step in range(first, last):
+        batch = collate(make_groups(4, 2, seed=step, version=step))
+        metrics = run_update(models, batch, config, step, seed=step)
+    return metrics
+
+
+def randomise_adapters(models: ActorCritic) -> None:
+    """Adapters that change something: a new one has a zero B."""
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in models.policy.named_parameters():
+            if ".lora_B.default." in name:
+                parameter.normal_(std=0.1)

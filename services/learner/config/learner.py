@@ -8,7 +8,7 @@ from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.data import DataConfig
 from services.learner.config.evaluation import EvaluationConfig
 from services.learner.config.generation import GenerationConfig
-from services.learner.config.models import ModelsConfig
+from services.learner.config.models import CriticConfig, ModelsConfig
 from services.learner.config.tracking import TrackingConfig
 from shared.config import Settings
 
@@ -82,16 +82,10 @@ class LearnerConfig(
                 f"kl_coef = {self.kl_coef} charges the distance to a reference, and reference = 'none': set "
                 "kl_coef to 0, or reference to 'start'"
             )
-        separate = {
-            "critic_warmup_steps": self.critic_warmup_steps,
-            "ratio_threshold": self.ratio_threshold,
-            "target_kl": self.target_kl,
-        }
-        if self.critic.trunk == "policy" and any(separate.values()):
+        if not self.has_critic and (self.critic_lora or self.critic != CriticConfig()):
             raise ValueError(
-                f"{', '.join(key for key, value in separate.items() if value)}: with it the critic learns "
-                "when the policy does not, which one trunk does not allow: leave it out, or set "
-                "critic.trunk = 'own'"
+                f"advantage_estimator = {self.advantage_estimator!r} trains no critic: leave out "
+                "[learner.critic] and [learner.critic_lora], or use 'gae'"
             )
         return self
 

@@ -4,7 +4,8 @@ An adapted layer computes `base(x) + scale * B(A(x))`.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,9 @@ def has_lora(model: nn.Module) -> bool:
 def keep_reference_adapter(model: PreTrainedModel) -> None:
     """Keep a frozen copy of the adapter as it is now, for the policy to act as its own reference with."""
     configs: Any = model.peft_config
+    del model.peft_config  # peft warns of a second adapter, which is what is wanted here
     _inject(model, configs[TRAINED], REFERENCE)
+    model.peft_config = configs | {REFERENCE: configs[TRAINED]}
     for layer in _layers(model).values():
         layer.lora_dropout[REFERENCE] = nn.Identity()
     refresh_reference_adapter(model)
@@ -141,6 +144,8 @@ def _new_config(model: PreTrainedModel, config: LoraConfig) -> "peft.LoraConfig"
 
 def _inject(model: PreTrainedModel, config: "peft.LoraConfig", adapter: str) -> None:
     """Put an adapter's layers into a model, where `TRAINED` learns and all else is frozen."""
+    if adapter == TRAINED:
+        _check_targets(model, config.target_modules or ())
     config.fan_in_fan_out = any(isinstance(module, Conv1D) for module in model.modules())
     config.inference_mode = False
     try:
@@ -149,12 +154,21 @@ def _inject(model: PreTrainedModel, config: "peft.LoraConfig", adapter: str) -> 
         raise ValueError(f"lora.target_modules do not fit {type(model).__name__}: {error}") from error
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(belongs(name, TRAINED))
-    for name, layer in _layers(model).items():
+    for layer in _layers(model).values():
         layer._active_adapter = [TRAINED]
-        if layer is model.get_output_embeddings() or not _is_linear(layer.base_layer):
+
+
+def _check_targets(model: PreTrainedModel, targets: Collection[str] | str) -> None:
+    for name, module in model.named_modules():
+        found = (
+            re.fullmatch(targets, name)
+            if isinstance(targets, str)
+            else any(f".{name}".endswith(f".{target}") for target in targets)
+        )
+        if found and (module is model.get_output_embeddings() or not _is_linear(module)):
             raise ValueError(
-                f"lora.target_modules names {name}, a {type(layer.base_layer).__name__}: only linear layers, "
-                "and not the output head, can be adapted"
+                f"lora.target_modules names {name}, a {type(module).__name__}: only linear layers, and not "
+                "the output head, can be adapted"
             )
 
 

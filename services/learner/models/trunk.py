@@ -1,7 +1,5 @@
 """A critic that is a value head on the policy's own trunk: one forward pass gives logits and values."""
 
-from collections.abc import Iterator
-
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -54,7 +52,8 @@ class TrunkCritic:
         assert values is not None, "the policy has no value head"
         return values
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the head alone."""
-        head: ValueHead = getattr(self.policy, HEAD)
-        return head.parameters()
+    @property
+    def head(self) -> ValueHead:
+        head = self.policy.get_submodule(HEAD)
+        assert isinstance(head, ValueHead)
+        return head
