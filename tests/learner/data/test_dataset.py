@@ -1,6 +1,7 @@
 """Prompts rendered, tokenised and filtered; what the config says of datasets."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ from jinja2 import TemplateError
 from pydantic import ValidationError
 
 from services.learner.config.data import DataConfig, DatasetConfig
+from services.learner.config.learner import LearnerSettings
 from services.learner.data.dataset import load_dataset, load_datasets
+from services.learner.data.formats import FORMATS
 from services.learner.data.prompts import Dataset
+from shared.config import load_settings
 from tests.learner.data.letters import Letters, chat, write
 
 GSM8K = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
@@ -137,6 +141,43 @@ def test_a_mistake_in_the_config_is_named(prompts: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         DataConfig.model_validate({"prompts": prompts})
     assert message in str(caught.value)
+
+
+def settings(folder: Path, text: str, *overrides: str) -> DataConfig:
+    path = folder / "run.toml"
+    path.write_text('[model]\npath = "m"\n' + text)
+    return load_settings(LearnerSettings, path, {}, overrides).learner
+
+
+def test_datasets_may_be_given_on_the_command_line(tmp_path: Path) -> None:
+    some = '[{ path = "a.jsonl", weight = 2 }, { hub = "x/b", weight = 1 }]'
+    config = settings(tmp_path, '[learner]\nprompts = "p.jsonl"\n', "--learner.prompts", some)
+    assert [(d.name, d.weight) for d in config.prompts] == [("a", 2.0), ("b", 1.0)]
+    assert settings(tmp_path, "", "--learner.prompts", "p.jsonl").prompts[0].path == Path("p.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("wieght = 2", "Did you mean 'weight'"), ("columns = { promt = 'q' }", "Did you mean 'prompt'")],
+)
+def test_a_misspelt_key_of_a_dataset_gets_a_suggestion(tmp_path: Path, key: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(tmp_path, f'[[learner.prompts]]\npath = "p.jsonl"\n{key}\n')
+
+
+def test_the_documentation_has_examples_that_are_accepted_and_all_formats(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    examples = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    simple, tables = (settings(tmp_path, example) for example in examples)
+    assert [d.name for d in (*simple.prompts, *simple.heldout)] == ["train", "heldout"]
+    assert [d.name for d in (*tables.prompts, *tables.heldout)] == [
+        "gsm8k",
+        "competition",
+        "gsm8k",
+        "olympiad",
+    ]
+    rows = re.findall(r"^\| `(\w+)`(?: \(|  *\|)", text, flags=re.MULTILINE)
+    assert rows == list(FORMATS)
 
 
 @pytest.mark.skipif(not GSM8K.is_dir(), reason=f"GSM8K is not at {GSM8K}")
