@@ -72,12 +72,12 @@ def tagged_answer(response: str, tags: Tags) -> str | None:
 
 
 def boxed_answer(response: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` or `\fbox{...}`, with balanced braces; None without one.
+    r"""What stands in the last `\boxed{...}`, with balanced braces; None without one.
 
     A last box that is never closed is None, even if an earlier one is closed.
-    Source: `last_boxed_only_string` of the MATH data set, as ColossalChat's `boxed_math_reward_fn` has it.
+    Source: ColossalChat, `coati/distributed/reward/reward_utils.py`, `extract_boxed_solution`.
     """
-    start = max(response.rfind(r"\boxed{"), response.rfind(r"\fbox{"))
+    start = response.rfind(r"\boxed{")
     if start < 0:
         return None
     start = response.index("{", start)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.reward.config import RewardSettings
+from services.reward.rules.colossalchat import TaggedConfig
 from shared.config import load_settings
 
 
@@ -22,7 +23,9 @@ def test_file_environment_and_command_line_set_the_table(config: Path) -> None:
         {"ROLLSTREAM_REWARD__PORT": "9000", "ROLLSTREAM_REWARD_TOKEN": "not a key of the table"},
         ["--reward.tags", '{ think_start = { text = "<think>", num_occur = 0 } }'],
     )
-    assert settings.reward.scorers == {"gsm8k_reward_fn": 0.1}
+    scorer = settings.reward.scorers["gsm8k_reward_fn"]
+    assert isinstance(scorer, TaggedConfig)
+    assert (scorer.rule, scorer.weight, scorer.tags) == ("gsm8k_reward_fn", 0.1, settings.reward.tags)
     assert settings.reward.port == 9000
     assert settings.reward.tags.think_start.num_occur == 0
     assert settings.reward.tags.answer_end.text == "</answer>"

@@ -17,8 +17,8 @@ from tests.reward.groups import RIGHT, deliver, make_group
 
 SLEEPY = """
 import time
-from services.reward.rules import RULES
-RULES["sleepy"] = lambda response, ground_truth, tags: time.sleep(600)
+from services.reward.rules.table import RULES, Row
+RULES["sleepy"] = Row(lambda item, config: time.sleep(600))
 from services.reward.__main__ import main
 main()
 """

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.math_answer import Tags
-from services.reward.rules import RULES
-from services.reward.scorer import Scorer
+from services.reward.config import RewardConfig
+from services.reward.core import ScoringCore
+from services.reward.rules.config import RuleConfig
+from services.reward.rules.table import RULES, Row
 from services.reward.worker import Worker
 from shared.codec import decode_group, encode
 from shared.experience import Group
+from shared.scoring import ScoreItem
 from shared.stream import Streams, connect
 from shared.workers import list_workers
 from tests.conftest import RedisServer
@@ -27,7 +29,8 @@ def start() -> Iterator[Start]:
     running: list[tuple[Worker, threading.Thread]] = []
 
     def start_worker(streams: Streams, scorer: str = "gsm8k_reward_fn", max_attempts: int = 3) -> Worker:
-        worker = Worker(streams, Scorer({scorer: 1.0}, Tags(), 1000), max_attempts, retry_seconds=0.01)
+        core = ScoringCore(RewardConfig.model_validate({"scorers": {scorer: 1.0}}))
+        worker = Worker(streams, core, max_attempts, retry_seconds=0.01)
         thread = threading.Thread(target=worker.run)
         thread.start()
         running.append((worker, thread))
@@ -74,13 +77,13 @@ def test_a_scorer_that_recovers_is_asked_again(
 ) -> None:
     tries: list[str] = []
 
-    def flaky(response: str, ground_truth: str | None, tags: Tags) -> float:
-        tries.append(response)
+    def flaky(item: ScoreItem, config: RuleConfig) -> float:
+        tries.append(item.response)
         if len(tries) < 3:
             raise ConnectionError("judge is away")
         return 0.5
 
-    monkeypatch.setitem(RULES, "flaky", flaky)
+    monkeypatch.setitem(RULES, "flaky", Row(flaky))
     deliver(streams, make_group("g1", ["x"]))
     start(streams, "flaky", max_attempts=3)
     wait_for(lambda: length(streams, "experiences"), "the experience")
@@ -94,11 +97,11 @@ def test_a_group_that_cannot_be_scored_is_buried_whole_with_its_cause_and_never_
 ) -> None:
     tries: list[str] = []
 
-    def inverse(response: str, ground_truth: str | None, tags: Tags) -> float:
-        tries.append(response)
-        return 1 / int(response)
+    def inverse(item: ScoreItem, config: RuleConfig) -> float:
+        tries.append(item.response)
+        return 1 / int(item.response)
 
-    monkeypatch.setitem(RULES, "inverse", inverse)
+    monkeypatch.setitem(RULES, "inverse", Row(inverse))
     bad, good = make_group("bad", ["1", "0", "2"]), make_group("good", ["1", "2"])
     deliver(streams, bad, good)
     start(streams, "inverse", max_attempts=2)
@@ -142,11 +145,11 @@ def test_two_replicas_share_the_work_and_each_group_comes_out_once(
 ) -> None:
     by_thread: dict[int, int] = {}
 
-    def counting(response: str, ground_truth: str | None, tags: Tags) -> float:
+    def counting(item: ScoreItem, config: RuleConfig) -> float:
         by_thread[threading.get_ident()] = by_thread.get(threading.get_ident(), 0) + 1
-        return float(len(response))
+        return float(len(item.response))
 
-    monkeypatch.setitem(RULES, "counting", counting)
+    monkeypatch.setitem(RULES, "counting", Row(counting))
     workers = [start(streams, "counting"), start(streams, "counting")]
     wait_for(lambda: len(list_workers(streams, "reward")) == 2, "both replicas")
     names = [f"g{number}" for number in range(1000)]

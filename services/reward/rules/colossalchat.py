@@ -18,7 +18,7 @@ from services.reward.math_answer import (
     tags_are_counted,
 )
 from services.reward.rules.config import RuleConfig
-from services.reward.rules.math_equal import are_equal, read_mathematics
+from services.reward.rules.math_equal import are_equal, read_answer
 from services.reward.rules.required import required_answer, required_length, required_truth
 from shared.scoring import ScoreItem
 
@@ -80,7 +80,7 @@ def math_competition_reward_fn(item: ScoreItem, config: TaggedConfig) -> float:
 
 
 def math_reward_fn(item: ScoreItem, config: AccuracyConfig) -> float:
-    """10 for an equal answer in the right tags, 5 for one equal only as text, else 0; less if very long.
+    """10 for the right answer in the right tags, 5 if it is no mathematics, else 0; less if very long.
 
     Raises:
     Unscorable: no ground truth; length limits without a count of tokens.
@@ -92,7 +92,7 @@ def math_reward_fn(item: ScoreItem, config: AccuracyConfig) -> float:
 
 
 def boxed_math_reward_fn(item: ScoreItem, config: BoxedConfig) -> float:
-    """10 for an equal answer in the last box, 5 for one equal only as text, else 0; less if very long.
+    """10 for the right answer in the last box, 5 if it is no mathematics, else 0; less if very long.
 
     Raises:
     Unscorable: no ground truth; length limits without a count of tokens.
@@ -119,13 +119,15 @@ def _accuracy(
 
 
 def _points(answer: str, expected: str) -> float:
-    found = read_mathematics(answer)
-    if found and are_equal(read_mathematics(expected), found):
+    """Equal as mathematics 10; else equal as texts 10, or 5 where only the answer is no mathematics."""
+    truth = read_answer(expected)
+    found = read_answer(answer) if truth and answer else []
+    if found and are_equal(truth, found):
         return 10.0
     if _bare(answer) == _bare(expected):
-        return 10.0 if found else 5.0
+        return 5.0 if truth and answer and not found else 10.0
     return 0.0
 
 
 def _bare(text: str) -> str:
-    return text.translate({ord(character): None for character in " {},"})
+    return text.strip().translate({ord(character): None for character in " {},"})

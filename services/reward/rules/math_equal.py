@@ -1,5 +1,10 @@
-"""Mathematical equality, decided by math-verify. Only for processes that can be killed: it may never end."""
+"""Mathematical equality, decided by math-verify. Only for processes that can be killed: it may never end.
 
+Its own timeouts are off: they need signals and fail outside a main thread. The pool's deadline ends it.
+math-verify is imported where it is used: it takes half a second, and brings sympy.
+"""
+
+import logging
 from typing import Any, Literal
 
 from services.reward.math_answer import Tags, boxed_answer, tagged_answer
@@ -8,10 +13,14 @@ from services.reward.rules.config import RuleConfig
 from services.reward.rules.required import required_answer
 from shared.scoring import ScoreItem
 
+# It warns at every call that its timeouts are off.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
 
 class MathVerifyConfig(RuleConfig):
     answer_in: Literal["anywhere", "box", "tags"] = "anywhere"
-    """Where the answer must stand. `anywhere` leaves the search to math-verify, which prefers boxes."""
+    """Where the answer must stand. `anywhere` takes answer tags if there are any, else leaves the search to
+    math-verify, which prefers boxes to other formulas and later ones to earlier ones."""
     tags: Tags = Tags()
     """The texts that frame the answer, where it stands in tags; without it, those of `[reward]`."""
     decimals: int = 6
@@ -23,30 +32,46 @@ def math_verify(item: ScoreItem, config: MathVerifyConfig) -> float:
 
     Raises:
     Unscorable: no ground truth, or one that cannot be read as mathematics.
-    Source: math-verify; its own timeouts, which need signals, are off: the pool's deadline ends it.
+    Source: math-verify, with the answer and the ground truth each read as a box's content.
     """
     truth = required_answer(item)
-    expected = read_mathematics(f"\\boxed{{{truth}}}") or read_mathematics(truth)
+    expected = read_answer(truth) or read_text(truth)
     if not expected:
         raise Unscorable(f"needs a ground_truth that can be read as mathematics, not {truth[:80]!r}")
-    answer: str | None = item.response
-    if config.answer_in == "box":
-        answer = boxed_answer(item.response)
-    elif config.answer_in == "tags":
-        answer = tagged_answer(item.response, config.tags)
-    found = read_mathematics(answer) if answer else []
+    tagged = tagged_answer(item.response, config.tags) if config.answer_in != "box" else None
+    if config.answer_in == "anywhere" and tagged is None:
+        found = read_text(item.response)
+    else:
+        answer = boxed_answer(item.response) if config.answer_in == "box" else tagged
+        found = read_answer(answer) if answer else []
     return float(bool(found) and are_equal(expected, found, config.decimals))
 
 
-def read_mathematics(text: str) -> list[Any]:
-    """What math-verify can make of `text`: expressions and their texts; empty if nothing."""
-    from math_verify import parse  # it takes a second, and sympy with it
+def read_answer(answer: str) -> list[Any]:
+    """What math-verify can make of an answer by itself: expressions and their texts; empty if nothing.
+
+    Source: ColossalChat, `coati/distributed/reward/reward_fn.py`, `verify_math_representation`.
+    """
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    normalization = NormalizationConfig(
+        basic_latex=True, units=True, boxed="all", nits=False, malformed_operators=False
+    )
+    boxes_first = LatexExtractionConfig(normalization_config=normalization, boxed_match_priority=0)
+    boxed = answer if answer.startswith("\\boxed{") else f"\\boxed{{{answer}}}"
+    return parse(boxed, extraction_config=[ExprExtractionConfig(), boxes_first], parsing_timeout=None)
+
+
+def read_text(text: str) -> list[Any]:
+    """What math-verify finds in a text that leads to an answer; empty if nothing."""
+    from math_verify import parse
 
     return parse(text, parsing_timeout=None)
 
 
 def are_equal(expected: list[Any], found: list[Any], decimals: int = 6) -> bool:
-    """Whether any of `found` equals any of `expected`; the order matters to math-verify for inequalities."""
+    """Whether any of `found` equals any of `expected`; which is which matters for relations."""
     from math_verify import verify
 
     return bool(verify(expected, found, float_rounding=decimals, timeout_seconds=None))

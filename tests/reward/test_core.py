@@ -2,18 +2,19 @@
 
 import math
 import time
+from typing import Any
 
 import pytest
 
-from services.reward.math_answer import Tags
-from services.reward.rules import RULES
-from services.reward.scorer import Scorer
+from services.reward.config import RewardConfig
+from services.reward.core import ScoringCore
+from services.reward.rules.table import RULES, Row
 from shared.scoring import ScoreItem
 from tests.reward.groups import RIGHT, UNFINISHED, WRONG
 
 
-def make_scorer(weights: dict[str, float], limit: int = 65536) -> Scorer:
-    return Scorer(weights, Tags(), limit)
+def make_core(scorers: dict[str, Any], limit: int = 65536) -> ScoringCore:
+    return ScoringCore(RewardConfig.model_validate({"scorers": scorers, "max_response_characters": limit}))
 
 
 def item(response: str, ground_truth: str | None = "18") -> ScoreItem:
@@ -22,7 +23,7 @@ def item(response: str, ground_truth: str | None = "18") -> ScoreItem:
 
 def test_results_come_in_order_with_ids_or_positions() -> None:
     items = [item(RIGHT), ScoreItem(id="b", response=WRONG, ground_truth="18"), item(UNFINISHED)]
-    results = make_scorer({"gsm8k_reward_fn": 1.0}).score(items)
+    results = make_core({"gsm8k_reward_fn": 1.0}).score(items)
     assert [(r.id, r.reward, r.status) for r in results] == [
         ("0", 10.0, "ok"),
         ("b", 1.0, "ok"),
@@ -31,25 +32,25 @@ def test_results_come_in_order_with_ids_or_positions() -> None:
 
 
 def test_the_reward_is_the_weighted_sum_and_components_stay_unweighted() -> None:
-    scorer = make_scorer({"gsm8k_reward_fn": 0.5, "gsm8k_strict_reward_fn": 0.0})
-    (result,) = scorer.score([item(RIGHT)])
+    core = make_core({"gsm8k_reward_fn": 0.5, "gsm8k_strict_reward_fn": 0.0})
+    (result,) = core.score([item(RIGHT)])
     assert result.reward == 5.0
     assert result.components == {"gsm8k_reward_fn": 10.0, "gsm8k_strict_reward_fn": 0.0}
 
 
 def test_scorers_named_in_the_request_replace_the_configured_ones() -> None:
-    scorer = make_scorer({"gsm8k_reward_fn": 0.5})
-    (result,) = scorer.score([item("#### 18")], ["gsm8k_strict_reward_fn"])
+    core = make_core({"gsm8k_reward_fn": 0.5})
+    (result,) = core.score([item("#### 18")], ["gsm8k_strict_reward_fn"])
     assert (result.reward, result.components) == (1.0, {"gsm8k_strict_reward_fn": 1.0})
     with pytest.raises(ValueError, match="unknown scorer 'nope'"):
-        scorer.score([item(RIGHT)], ["nope"])
+        core.score([item(RIGHT)], ["nope"])
     with pytest.raises(ValueError, match="empty"):
-        scorer.score([item(RIGHT)], [])
+        core.score([item(RIGHT)], [])
 
 
 def test_a_scorer_that_raises_spoils_only_its_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "inverse", lambda response, ground_truth, tags: 1 / int(response))
-    results = make_scorer({"inverse": 1.0}).score([item("2"), item("0"), item("4")])
+    monkeypatch.setitem(RULES, "inverse", Row(lambda item, config: 1 / int(item.response)))
+    results = make_core({"inverse": 1.0}).score([item("2"), item("0"), item("4")])
     assert [(r.reward, r.status) for r in results] == [(0.5, "ok"), (None, "error"), (0.25, "ok")]
     assert results[1].error == "inverse raised ZeroDivisionError: division by zero"
 
@@ -58,20 +59,20 @@ def test_a_scorer_that_raises_spoils_only_its_item(monkeypatch: pytest.MonkeyPat
 def test_a_value_that_is_not_finite_is_an_error_not_a_reward(
     monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    monkeypatch.setitem(RULES, "odd", lambda response, ground_truth, tags: value)
-    (result,) = make_scorer({"odd": 1.0, "gsm8k_reward_fn": 1.0}).score([item(RIGHT)])
+    monkeypatch.setitem(RULES, "odd", Row(lambda item, config: value))
+    (result,) = make_core({"odd": 1.0, "gsm8k_reward_fn": 1.0}).score([item(RIGHT)])
     assert (result.reward, result.status, result.error) == (None, "error", f"odd gave {value}")
     assert result.components == {"gsm8k_reward_fn": 10.0}, "what was scored is still told"
 
 
 def test_a_sum_that_overflows_is_an_error() -> None:
-    (result,) = make_scorer({"gsm8k_reward_fn": 1e308}).score([item(RIGHT)])
+    (result,) = make_core({"gsm8k_reward_fn": 1e308}).score([item(RIGHT)])
     assert (result.reward, result.status) == (None, "error")
 
 
 def test_an_item_that_can_never_be_scored_is_invalid() -> None:
-    scorer = make_scorer({"gsm8k_reward_fn": 1.0}, limit=100)
-    missing, long, fine = scorer.score([item(RIGHT, None), item("x" * 101), item("x" * 100)])
+    core = make_core({"gsm8k_reward_fn": 1.0}, limit=100)
+    missing, long, fine = core.score([item(RIGHT, None), item("x" * 101), item("x" * 100)])
     assert (missing.reward, missing.status) == (None, "invalid")
     assert missing.error == "gsm8k_reward_fn needs a ground_truth, and the item has none"
     assert (long.reward, long.status) == (None, "invalid")
@@ -84,8 +85,8 @@ def test_an_item_that_can_never_be_scored_is_invalid() -> None:
 )
 def test_the_longest_response_of_any_kind_is_scored_at_once(piece: str) -> None:
     response = (piece * 65536)[:65536]
-    scorer = make_scorer({"gsm8k_reward_fn": 1.0, "gsm8k_strict_reward_fn": 1.0})
+    core = make_core({"gsm8k_reward_fn": 1.0, "gsm8k_strict_reward_fn": 1.0})
     start = time.perf_counter()
-    (result,) = scorer.score([item(response)])
+    (result,) = core.score([item(response)])
     assert result.status == "ok"
     assert time.perf_counter() - start < 1.0, "a quadratic search takes minutes"
