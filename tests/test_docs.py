@@ -6,13 +6,26 @@ from pathlib import Path
 import pytest
 
 from services.learner.config.algorithm import AdaptiveKLConfig, AlgorithmConfig, CorrectionConfig
+from services.learner.config.evaluation import EvaluationConfig
+from services.learner.config.generation import GenerationConfig
+from services.learner.config.tracking import TrackingConfig
 from services.learner.data.batch import collate
 from tests.learner.samples import ALONE, SETTINGS, load_models, make_groups, run_update, save_tiny_llama
 
 PPO = (Path(__file__).parent.parent / "docs/ppo.md").read_text()
 
 
-@pytest.mark.parametrize("table", [AlgorithmConfig, CorrectionConfig, AdaptiveKLConfig])
+@pytest.mark.parametrize(
+    "table",
+    [
+        AlgorithmConfig,
+        CorrectionConfig,
+        AdaptiveKLConfig,
+        GenerationConfig,
+        EvaluationConfig,
+        TrackingConfig,
+    ],
+)
 def test_every_option_of_the_algorithm_is_documented(table: type) -> None:
     missing = [name for name in table.model_fields if name not in PPO]  # type: ignore[attr-defined]
     assert not missing

@@ -1,5 +1,7 @@
-"""Sample completions for people: `completions/*.jsonl`, which `rollstream completions` shows."""
+"""Completions for people: samples in `completions/*.jsonl`, which `rollstream completions` shows, and what
+each scorer gave."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,3 +30,12 @@ def write_completions(path: Path, groups: Sequence[Group]) -> None:
                 }
             )
     rows.close()
+
+
+def scorer_means(groups: Sequence[Group]) -> dict[str, float]:
+    """`reward/scorer/<name>`: the mean of what each scorer gave to the completions it scored."""
+    given: dict[str, list[float]] = {}
+    for completion in (completion for group in groups for completion in group.completions):
+        for name, value in completion.components.items():
+            given.setdefault(name, []).append(value)
+    return {f"reward/scorer/{name}": statistics.fmean(values) for name, values in given.items()}

@@ -11,7 +11,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from services.learner import checkpoint
 from services.learner.algorithm.state import AlgorithmState
-from services.learner.completions import write_completions
+from services.learner.completions import scorer_means, write_completions
 from services.learner.config.learner import LearnerSettings
 from services.learner.data.chat_template import load_chat_template
 from services.learner.data.dataset import load_datasets
@@ -125,6 +125,7 @@ class Coordinator:
             "queue/trained": self.feed.counts["trained"],
             "queue/dead": self.feed.counts["dead"],
             "queue/duplicates": self.feed.counts["duplicates"],
+            **scorer_means(groups),
         }
         self.report.add_step(metrics)
         self._log("step", step, metrics)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from services.learner.completions import write_completions
+from services.learner.completions import scorer_means, write_completions
 from tests.learner.samples import make_groups
 
 
@@ -20,3 +20,10 @@ def test_each_completion_is_a_row_and_a_repeated_step_replaces_its_file(tmp_path
     assert [row["reward"] for row in rows] == [c.reward for group in groups for c in group.completions]
     assert [row["tokens"] for row in rows] == [len(c.token_ids) for g in groups for c in g.completions]
     assert {row["mode"] for row in rows} == {"train"}
+
+
+def test_each_scorer_has_the_mean_of_what_it_gave() -> None:
+    groups = make_groups(2, n=2)
+    for number, completion in enumerate(c for group in groups for c in group.completions):
+        completion.components = {"right": float(number)} | ({"short": 1.0} if number else {})
+    assert scorer_means(groups) == {"reward/scorer/right": 1.5, "reward/scorer/short": 1.0}
