@@ -9,11 +9,16 @@ from pydantic import ValidationError
 from services.reward.external.config import ExternalConfig
 from services.reward.math_answer import Tags
 from services.reward.neural.config import NeuralConfig
+from services.reward.plugin.config import PluginConfig
 from services.reward.protocol import ScorerConfig
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES
 
-KINDS: dict[str, type[ScorerConfig]] = {"neural": NeuralConfig, "external": ExternalConfig}
+KINDS: dict[str, type[ScorerConfig]] = {
+    "neural": NeuralConfig,
+    "external": ExternalConfig,
+    "plugin": PluginConfig,
+}
 """The tables of the kinds other than `rule`, whose table depends on the rule."""
 
 
