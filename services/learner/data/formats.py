@@ -73,7 +73,7 @@ def _message(item: Any) -> Message:
     if not isinstance(item, dict):
         raise ValueError(f"each message must be an object with 'role' and 'content', not {item!r:.80}")
     given = item.get("role") or item.get("from")
-    content = item.get("content", item.get("value"))
+    content = item["value"] if item.get("content") is None and "value" in item else item.get("content")
     if given == "function_call":
         call = structure(content, "function_call")
         if not isinstance(call, dict) or "name" not in call:

@@ -166,6 +166,13 @@ def test_plain_text_is_not_made_a_conversation() -> None:
         read({"messages": [SYSTEM, USER]}, plain=True)
 
 
+def test_keys_that_a_parquet_file_fills_with_nothing_are_no_keys() -> None:
+    filled = {"from": None, "value": None, "name": None, **USER, "tool_calls": None}
+    other = {"role": None, "content": None, "from": "human", "value": "2+2?"}
+    assert read({"messages": [filled], "conversations": None, "prompt": None}).prompt == [USER]
+    assert read({"conversations": [other], "messages": None}).prompt == [USER]
+
+
 def test_lists_that_a_csv_file_holds_as_text_are_read() -> None:
     assert read({"messages": json.dumps([USER]), "ground_truth": "4"}).prompt == [USER]
     with pytest.raises(ValueError, match="'messages' is text that is no JSON list"):
