@@ -16,13 +16,9 @@ def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return (
-            "{ "
-            + ", ".join(
-                f"{json.dumps(key, ensure_ascii=False)} = {_value(item)}" for key, item in value.items()
-            )
-            + " }"
-        )
+        named = ((json.dumps(key, ensure_ascii=False), item) for key, item in value.items())
+        pairs = [f"{name} = {_value(item)}" for name, item in named if item is not None]
+        return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False)  # strings, numbers and booleans are written alike

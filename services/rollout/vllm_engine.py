@@ -112,7 +112,7 @@ class VllmEngine:
 
     def _completion(self, output: CompletionOutput, stops: Sequence[StopSequence]) -> Completion:
         assert output.logprobs is not None and output.weight_versions is not None
-        end = end_of_first_stop(output.token_ids, stops)
+        end = end_of_first_stop(output.token_ids, stops) if stops else None
         reason = "stop" if end else output.finish_reason
         if reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a completion with {reason!r}")

@@ -112,6 +112,20 @@ def test_events_become_plain_lines(streams: Streams) -> None:
     assert event_line(events[0], live=True) is None, "the view shows it"
 
 
+def test_further_datasets_and_several_samples_are_shown_by_name(streams: Streams) -> None:
+    more = {"eval/gsm8k/greedy/accuracy": 0.125, "eval/heldout/sampled/pass@4": 0.875}
+    post(streams, "eval", EVALUATION | more, 3)
+    progress = Progress(streams, with_past=True)
+    (event,) = progress.refresh()
+    line = event_line(event, live=False)
+    assert line and line.endswith("greedy 0.750, sampled 0.500, gsm8k greedy 0.125, sampled pass@4 0.875")
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(*status_views(progress))
+    rows = {tuple(row.split()[:-1]) for row in captured.get().splitlines()}
+    assert {("gsm8k", "greedy", "accuracy", "0.125"), ("sampled", "pass@4", "0.875")} <= rows
+
+
 def test_a_sparkline_spans_its_values() -> None:
     assert sparkline([0, 7, 3.5]) == "▁█▅"
     assert sparkline([2, 2]) == "▁▁"

@@ -29,6 +29,14 @@ def take(prompts: PromptSource, count: int) -> list[Prompt]:
     return [prompts.take(0) for _ in range(count)]
 
 
+def test_with_a_sampling_seed_each_prompt_has_a_seed_that_comes_again_in_a_repeated_run() -> None:
+    datasets = [dataset("a", 5), dataset("b", 5)]
+    sampling = Sampling(max_tokens=8, seed=3)
+    runs = [take(PromptSource(run, datasets, 0, n=2, sampling=sampling), 20) for run in ("x", "y")]
+    seeds = [[prompt.sampling.seed for prompt in prompts] for prompts in runs]
+    assert seeds[0] == seeds[1] and len(set(seeds[0])) == 20
+
+
 MIXTURES = st.lists(st.tuples(st.integers(1, 12), st.floats(0.05, 20)), min_size=1, max_size=4).map(
     lambda parts: [dataset(f"d{number}", *part) for number, part in enumerate(parts)]
 )
