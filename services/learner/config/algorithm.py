@@ -33,7 +33,7 @@ class CorrectionConfig(Table):
 
 
 class AlgorithmConfig(Table):
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0, le=2)
     """Completions are sampled with it, and their log-probabilities are taken under it."""
     epochs: int = Field(default=2, ge=1)
     """Passes over each batch."""
