@@ -8,6 +8,7 @@ import pytest
 from services.learner.config.algorithm import AdaptiveKLConfig, AlgorithmConfig, CorrectionConfig
 from services.learner.config.evaluation import EvaluationConfig
 from services.learner.config.generation import GenerationConfig
+from services.learner.config.models import CriticConfig, LoraConfig, ModelsConfig
 from services.learner.config.tracking import TrackingConfig
 from services.learner.data.batch import collate
 from tests.learner.samples import ALONE, SETTINGS, load_models, make_groups, run_update, save_tiny_llama
@@ -24,6 +25,9 @@ PPO = (Path(__file__).parent.parent / "docs/ppo.md").read_text()
         GenerationConfig,
         EvaluationConfig,
         TrackingConfig,
+        ModelsConfig,
+        CriticConfig,
+        LoraConfig,
     ],
 )
 def test_every_option_of_the_algorithm_is_documented(table: type) -> None:
