@@ -1,45 +1,138 @@
-"""From what the scorers gave for one item to its reward: the weighted sum."""
+"""From what the scorers gave for an item to its reward: choice per dataset, gates, thresholds, clips, sum."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from services.reward.protocol import Failure, Outcome, Steps
+from pydantic import Field, FiniteFloat
+
+from services.reward.kinds import suggestion
+from services.reward.protocol import Clip, Failure, Outcome, ScorerConfig, Steps
+from shared.config import Table
 from shared.scoring import ScoreItem, ScoreResult
+
+
+class GateConfig(Table):
+    """A scorer that must be passed before any other counts. It gates the items that it scores."""
+
+    scorer: str
+    at_least: FiniteFloat
+    """What the scorer must give to let an item pass."""
+    otherwise: FiniteFloat = 0.0
+    """The reward of an item that does not pass; the scorers after the gate are not asked for it."""
+
+
+class CompositionConfig(Table):
+    """The `[reward.composition]` table. Without it the reward is the weighted sum of all scorers."""
+
+    dataset_key: str = "dataset"
+    """The key of an item's metadata that names its dataset."""
+    datasets: dict[str, dict[str, FiniteFloat]] = Field(default_factory=dict)
+    """Per dataset, the scorers for its items with their weights there; items of others get all scorers."""
+    gates: list[GateConfig] = Field(default_factory=list)
+    """In the order in which they are tried."""
+    clip: Clip | None = None
+    """Lowest and highest reward; a gate's `otherwise` is not clipped."""
+
+    def check(self, scorers: Collection[str]) -> None:
+        """Raises:
+        ValueError: it names a scorer that is not in `scorers`.
+        """
+        named = {name for weights in self.datasets.values() for name in weights}
+        named |= {gate.scorer for gate in self.gates}
+        for name in sorted(named.difference(scorers)):
+            raise ValueError(f"composition: no scorer {name!r} is configured. {suggestion(name, scorers)}")
+
+
+_GRAVITY = ("invalid", "error", "timeout")
+"""Of several failures the first of these is the item's status."""
 
 
 class Composition:
     """Which scorers an item is given to, and what becomes of their outcomes."""
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        self.weights = dict(weights)
+    def __init__(self, scorers: Mapping[str, ScorerConfig], config: CompositionConfig | None = None) -> None:
+        self.weights = {name: table.weight for name, table in scorers.items()}
+        self._scorers = scorers
+        self._config = config or CompositionConfig()
 
-    def scorers_for(self, item: ScoreItem) -> list[str]:
-        """The names of the scorers that must score `item`, in the order of their components."""
-        return list(self.weights)
+    def scorers_for(self, item: ScoreItem, known: Mapping[str, Outcome]) -> list[str]:
+        """The scorers that must score `item` next, when others gave what is `known`; none at the end.
 
-    def result(self, id: str, outcomes: Mapping[str, Outcome]) -> ScoreResult:
-        """One result from one outcome per scorer. Any failure leaves the item without a reward."""
-        components: dict[str, float] = {}
-        steps: dict[str, list[float]] = {}
-        failures: dict[str, list[str]] = {"invalid": [], "error": [], "timeout": []}
-        for name, outcome in outcomes.items():
-            if isinstance(outcome, Steps):
-                steps[name] = list(outcome.steps)
-                outcome = outcome.value
-            if isinstance(outcome, Failure):
-                failures[outcome.status].append(f"{name} {outcome.cause}")
-            elif math.isfinite(outcome):
-                components[name] = outcome
-            else:
-                failures["error"].append(f"{name} gave {outcome}")
-        reward = sum(self.weights[name] * component for name, component in components.items())
-        if not any(failures.values()) and not math.isfinite(reward):
-            failures["error"].append(f"the weighted sum is {reward}")
-        result = ScoreResult(id=id, reward=reward, components=components, status="ok")
+        Gates come first, one by one. Where one is closed or failed, nothing else is asked.
+        """
+        weights = self._weights_for(item)
+        for gate in self._config.gates:
+            if gate.scorer in weights:
+                if gate.scorer not in known:
+                    return [gate.scorer]
+                value = _number(known[gate.scorer])
+                if value is None or value < gate.at_least:
+                    return []
+        return [name for name in weights if name not in known]
+
+    def result(self, id: str, item: ScoreItem, outcomes: Mapping[str, Outcome]) -> ScoreResult:
+        """One result from the outcomes of all scorers that were asked. Any failure leaves it without reward.
+
+        `components` are what the scorers gave, before clip, threshold and weight.
+        """
+        numbers = {name: _number(outcome) for name, outcome in outcomes.items()}
+        components = {name: number for name, number in numbers.items() if number is not None}
+        steps = {name: list(o.steps) for name, o in outcomes.items() if isinstance(o, Steps)}
+        failures = [
+            Failure(outcome.status, f"{name} {outcome.cause}")
+            if isinstance(outcome, Failure)
+            else Failure("error", f"{name} gave {_value(outcome)}")
+            for name, outcome in outcomes.items()
+            if name not in components
+        ]
+        reward = None if failures else self._reward(item, components)
+        if reward is not None and not math.isfinite(reward):
+            failures, reward = [Failure("error", f"the weighted sum is {reward}")], None
+        failures.sort(key=lambda failure: _GRAVITY.index(failure.status))
+        result = ScoreResult(
+            id=id,
+            reward=reward,
+            components=components,
+            status=failures[0].status if failures else "ok",
+            error="; ".join(failure.cause for failure in failures) or None,
+        )
         if steps:
             result.steps = steps
-        for status, causes in failures.items():
-            if causes:
-                told = "; ".join(cause for causes in failures.values() for cause in causes)
-                return result.model_copy(update={"reward": None, "status": status, "error": told})
         return result
+
+    def _reward(self, item: ScoreItem, components: Mapping[str, float]) -> float:
+        weights = self._weights_for(item)
+        for gate in self._config.gates:
+            if gate.scorer in weights and components[gate.scorer] < gate.at_least:
+                return gate.otherwise
+        total = sum(weight * self._counted(name, components[name]) for name, weight in weights.items())
+        return _clipped(total, self._config.clip) if math.isfinite(total) else total
+
+    def _counted(self, name: str, component: float) -> float:
+        """What enters the sum, before its weight."""
+        table = self._scorers[name]
+        if table.threshold is not None:
+            return float(component >= table.threshold)
+        return _clipped(component, table.clip)
+
+    def _weights_for(self, item: ScoreItem) -> Mapping[str, float]:
+        dataset = item.metadata.get(self._config.dataset_key)
+        if isinstance(dataset, str):
+            return self._config.datasets.get(dataset, self.weights)
+        return self.weights
+
+
+def _value(outcome: float | Steps) -> float:
+    return outcome.value if isinstance(outcome, Steps) else outcome
+
+
+def _number(outcome: Outcome) -> float | None:
+    """The finite number of an outcome, if it has one."""
+    if isinstance(outcome, Failure):
+        return None
+    value = _value(outcome)
+    return value if math.isfinite(value) else None
+
+
+def _clipped(value: float, clip: Clip | None) -> float:
+    return value if clip is None else min(max(value, clip[0]), clip[1])

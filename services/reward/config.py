@@ -1,10 +1,11 @@
 """The `[reward]` table."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
+from services.reward.composition import CompositionConfig
 from services.reward.kinds import parse_scorer
 from services.reward.math_answer import Tags
 from services.reward.pool import PoolConfig
@@ -40,6 +41,7 @@ class RewardConfig(Table):
         default={"gsm8k_reward_fn": 1.0}, min_length=1, validate_default=True
     )
     """The scorers by name: `NAME = WEIGHT` for a rule as it comes, or a table `[reward.scorers.NAME]`."""
+    composition: CompositionConfig = CompositionConfig()
     deadline_seconds: float = Field(default=5.0, gt=0)
     """How long one item may take one scorer; then its status is `timeout`. A scorer may have its own."""
     pool: PoolConfig = PoolConfig()
@@ -70,6 +72,11 @@ class RewardConfig(Table):
         if not isinstance(scorers, Mapping) or "tags" not in info.data:
             return scorers  # pydantic tells what is wrong with the table, or has told it of the tags
         return {name: parse_scorer(name, written, info.data["tags"]) for name, written in scorers.items()}
+
+    @model_validator(mode="after")
+    def _composes_its_scorers(self) -> Self:
+        self.composition.check(self.scorers)
+        return self
 
 
 class RewardSettings(Settings):

@@ -1,7 +1,8 @@
 """The scoring core behind both doors, stream and REST: items in, one result per item out."""
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from services.reward.composition import Composition
@@ -22,11 +23,13 @@ class ScoringCore:
         """
         self._config = config
         self._context = Context(Pool(config.pool))
-        self._composition = Composition({name: table.weight for name, table in config.scorers.items()})
+        self._composition = Composition(config.scorers, config.composition)
         self._deadlines: dict[str, float] = {}
         self._scorers: dict[str, Scorer] = {}
         self._on_request: dict[str, Scorer] = {}
         self._building = threading.Lock()
+        self.observe: Callable[[str, float], None] | None = None
+        """Told of each scorer's name and seconds after each batch."""
         try:
             for name, table in config.scorers.items():
                 self._scorers[name] = self._build(name, table)
@@ -45,29 +48,35 @@ class ScoringCore:
             if not scorers:
                 raise ValueError("the list is empty; leave it out to use the configured scorers")
             built = {name: self._named(name) for name in scorers}
-            composition = Composition(dict.fromkeys(scorers, 1.0))
+            composition = Composition(dict.fromkeys(scorers, ScorerConfig()))
         outcomes = self._outcomes(items, composition, built)
         return [
-            self._too_long(id, item) or composition.result(id, outcomes[position])
+            self._too_long(id, item) or composition.result(id, item, outcomes[position])
             for position, (id, item) in enumerate(zip(_ids(items), items, strict=True))
         ]
 
     def _outcomes(
         self, items: Sequence[ScoreItem], composition: Composition, built: Mapping[str, Scorer]
     ) -> list[dict[str, Outcome]]:
-        """Per item what each scorer that it is given to made of it."""
+        """Per item what each scorer that it is given to made of it; after a round of gates comes the next."""
         outcomes: list[dict[str, Outcome]] = [{} for _ in items]
-        given: dict[str, list[int]] = {name: [] for name in built}
-        for position, item in enumerate(items):
-            if len(item.response) <= self._config.max_response_characters:
-                for name in composition.scorers_for(item):
+        longest = self._config.max_response_characters
+        asked = [position for position, item in enumerate(items) if len(item.response) <= longest]
+        while True:
+            given: dict[str, list[int]] = {name: [] for name in built}
+            for position in asked:
+                for name in composition.scorers_for(items[position], outcomes[position]):
                     given[name].append(position)
-        for name, positions in given.items():
-            if positions:
-                scored = _ask(built[name], [items[p] for p in positions], self._deadlines[name])
-                for position, outcome in zip(positions, scored, strict=True):
-                    outcomes[position][name] = outcome
-        return outcomes
+            if not any(given.values()):
+                return outcomes
+            for name, positions in given.items():
+                if positions:
+                    started = time.perf_counter()
+                    answers = _ask(built[name], [items[p] for p in positions], self._deadlines[name])
+                    if self.observe:
+                        self.observe(name, time.perf_counter() - started)
+                    for position, outcome in zip(positions, answers, strict=True):
+                        outcomes[position][name] = outcome
 
     def describe(self) -> dict[str, Any]:
         """For `GET /v1/scorers`: the configured scorers, and the rules that a request may also name."""

@@ -1,9 +1,9 @@
 """The contract between the scoring core and the scorers: what each is built from, is asked, and answers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
-from pydantic import Field, FiniteFloat
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from shared.config import Table
 from shared.scoring import ScoreItem
@@ -72,12 +72,26 @@ class Context(NamedTuple):
     """The killable processes, shared by all scorers. None runs before the first item that needs one."""
 
 
+def _has_width(clip: tuple[float, float]) -> tuple[float, float]:
+    if clip[0] >= clip[1]:
+        raise ValueError(f"the lowest value {clip[0]} must be below the highest {clip[1]}")
+    return clip
+
+
+Clip = Annotated[tuple[FiniteFloat, FiniteFloat], AfterValidator(_has_width)]
+"""Lowest and highest value."""
+
+
 class ScorerConfig(Table):
     """What every `[reward.scorers.NAME]` table may hold. A kind adds its own keys and builds its scorer."""
 
     kind: Kind = "rule"
     weight: FiniteFloat = 1.0
     """Factor in the weighted sum. 0 reports the component only."""
+    threshold: FiniteFloat | None = None
+    """Where it is set, 1 enters the sum for a number that reaches it and 0 for any other."""
+    clip: Clip | None = None
+    """Lowest and highest number that enters the sum. The reported component is not clipped."""
     deadline_seconds: float | None = Field(default=None, gt=0)
     """How long one item may take; without it, `deadline_seconds` of `[reward]`."""
 
