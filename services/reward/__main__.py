@@ -45,7 +45,7 @@ def serve(settings: RewardSettings) -> None:
     streams = Streams(client, settings.run.name)
     streams.ensure_groups()
     core = ScoringCore(config)
-    worker = Worker(streams, core, config.max_attempts, config.retry_seconds, lambda: {"url": url})
+    worker = Worker(streams, core, config, lambda: {"url": url})
     server = uvicorn.Server(
         uvicorn.Config(
             create_app(config, core, worker, streams, token),

@@ -45,6 +45,8 @@ class RewardConfig(Table):
     deadline_seconds: float = Field(default=5.0, gt=0)
     """How long one item may take one scorer; then its status is `timeout`. A scorer may have its own."""
     pool: PoolConfig = PoolConfig()
+    concurrent_groups: int = Field(default=32, ge=1, le=1024)
+    """Groups from the stream that are scored at the same time; a slow one holds up no other."""
     max_attempts: int = Field(default=3, ge=1)
     """A group whose scoring fails this often is moved to the dead stream with its cause."""
     retry_seconds: float = Field(default=0.2, ge=0)
@@ -63,8 +65,9 @@ class RewardConfig(Table):
     """Requests being served at a time; further ones get 429."""
     request_threads: int = Field(default=64, ge=1)
     """Requests scored at a time, which is also how many a neural scorer can put into one batch."""
-    end_tokens: list[str] = list(END_TOKENS)
-    """Texts cut off the end of responses that come with their special tokens, as from OpenRLHF and slime."""
+    end_tokens: tuple[str, ...] = END_TOKENS
+    """Texts cut off the end of responses that come with their special tokens, as from OpenRLHF and slime; an
+    empty list keeps them, for a reward model that was trained to read them."""
 
     @field_validator("scorers", mode="before")
     @classmethod

@@ -5,24 +5,27 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import redis
 
+from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
 from shared.codec import MalformedEntry, decode_group, encode
-from shared.experience import Group
+from shared.experience import Completion, Group, Prompt
 from shared.reader import Reader
-from shared.scoring import ScoreItem, ScoreResult
+from shared.scoring import SERVICE_KEY, ScoreItem, ScoreResult
 from shared.stream import Entry, QueueLost, Streams
 from shared.workers import Heartbeat, alive_ids, worker_id
 
 log = logging.getLogger("rollstream")
 T = TypeVar("T")
 
-BATCH = 64
-"""Groups taken at a time."""
 BLOCK_MS = 500
+"""How long a read waits for entries while nothing else is to be done."""
+TURN_SECONDS = 0.02
+"""How long it waits for a group's scores before it looks for new entries."""
 CLAIM_SECONDS = 5.0
 OUTAGE_SECONDS = 0.5
 """Pause between tries while Redis does not answer."""
@@ -35,6 +38,23 @@ class Attempt:
     entry: Entry
     number: int = 1
     due: float = 0.0
+    group: Group | None = None
+    """The entry decoded; None before the first attempt."""
+    results: list[ScoreResult | None] = dataclasses.field(default_factory=list)
+    """Per completion. What an attempt could score, the next one does not score again."""
+    malformed: str = ""
+    """Why the entry cannot be decoded."""
+
+
+def score_item(prompt: Prompt, completion: Completion) -> ScoreItem:
+    """What scorers see of a completion: texts, and in the metadata what only the engine knows."""
+    known = {"completion_tokens": len(completion.token_ids), "finish_reason": completion.finish_reason}
+    return ScoreItem(
+        prompt=prompt.text,
+        response=completion.text,
+        ground_truth=prompt.ground_truth,
+        metadata={**prompt.metadata, SERVICE_KEY: known},
+    )
 
 
 class Stopped(Exception):
@@ -44,6 +64,10 @@ class Stopped(Exception):
 class Worker:
     """Scores groups until it is stopped. `run` occupies a thread; the other methods are for other threads.
 
+    Threads of its own score up to `concurrent_groups` groups at a time, so that a slow one holds up no other;
+    only the thread of `run` speaks to Redis. It takes no more groups than it can work on at once: the rest is
+    for other replicas.
+
     It keeps nothing that another replica could not do again: an entry leaves `rollouts` in the same step that
     puts it on the next stream.
     """
@@ -52,8 +76,7 @@ class Worker:
         self,
         streams: Streams,
         core: ScoringCore,
-        max_attempts: int,
-        retry_seconds: float,
+        config: RewardConfig,
         facts: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self.id = worker_id("reward")
@@ -64,8 +87,9 @@ class Worker:
         self._counts = {"groups_scored": 0, "groups_buried": 0}
         self._streams = streams
         self._core = core
-        self._max_attempts = max_attempts
-        self._retry_seconds = retry_seconds
+        self._config = config
+        self._threads = ThreadPoolExecutor(config.concurrent_groups, "score")
+        self._scoring: dict[Future[None], Attempt] = {}
         self._reader = Reader(streams, "rollouts", self.id)
         self._heartbeat = Heartbeat(streams, "reward", self.id, lambda: {**facts(), **self._counts})
         self._retries: list[Attempt] = []
@@ -73,7 +97,7 @@ class Worker:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Let `run` return after the group at hand; what it still holds goes to other replicas."""
+        """Let `run` return at once; what it still holds goes to other replicas."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -82,9 +106,11 @@ class Worker:
             self._insist(self._heartbeat.start)
             while not self._stopping.is_set():
                 for attempt in self._next_attempts():
-                    if self._stopping.is_set():
-                        break
-                    self._process(attempt)
+                    self._scoring[self._threads.submit(self._process, attempt)] = attempt
+                for future in wait(self._scoring, TURN_SECONDS, FIRST_COMPLETED).done:
+                    attempt = self._scoring.pop(future)
+                    future.result()  # an error of ours ends the worker
+                    self._settle(attempt)
         except Stopped:
             pass
         except Exception:
@@ -92,6 +118,7 @@ class Worker:
             raise
         finally:
             self.outage = "stopped"
+            self._threads.shutdown(wait=False, cancel_futures=True)
             self._leave()
 
     def _next_attempts(self) -> list[Attempt]:
@@ -101,48 +128,58 @@ class Worker:
             self._insist(self._claim)
         due = [attempt for attempt in self._retries if attempt.due <= now]
         self._retries = [attempt for attempt in self._retries if attempt.due > now]
-        block_ms = 20 if due or self._retries else BLOCK_MS
-        return due + [Attempt(entry) for entry in self._insist(lambda: self._read(block_ms))]
+        free = self._config.concurrent_groups - len(self._scoring) - len(due) - len(self._retries)
+        if free < 1:
+            if not due and not self._scoring:
+                self._stopping.wait(TURN_SECONDS)
+            return due
+        block_ms = 1 if due or self._scoring else 20 if self._retries else BLOCK_MS
+        return due + [Attempt(entry) for entry in self._insist(lambda: self._read(free, block_ms))]
 
     def _claim(self) -> None:
         if self._streams.claim_from_the_dead("rollouts", self.id, alive_ids(self._streams)):
             self._reader.sweep_now()
 
-    def _read(self, block_ms: int) -> list[Entry]:
+    def _read(self, count: int, block_ms: int) -> list[Entry]:
         try:
-            return self._reader.read(BATCH, block_ms)
+            return self._reader.read(count, block_ms)
         except QueueLost as loss:
             log.warning("%s; it has been created anew", loss)
             return []
 
     def _process(self, attempt: Attempt) -> None:
-        try:
-            group = decode_group(attempt.entry.payload)
-        except MalformedEntry as error:
-            return self._bury(attempt, str(error))
-        results = self._score(group)
+        """In a thread of its own: decode the entry and score what is not scored yet."""
+        if attempt.group is None:
+            try:
+                attempt.group = decode_group(attempt.entry.payload)
+            except MalformedEntry as error:
+                attempt.malformed = str(error)
+                return
+            attempt.results = [None] * len(attempt.group.completions)
+        missing = [number for number, result in enumerate(attempt.results) if result is None]
+        items = [score_item(attempt.group.prompt, attempt.group.completions[number]) for number in missing]
+        for number, result in zip(missing, self._core.score(items), strict=True):
+            attempt.results[number] = result
+
+    def _settle(self, attempt: Attempt) -> None:
+        """Forward the group, bury it, or note it for another attempt."""
+        if attempt.malformed:
+            return self._bury(attempt, attempt.malformed)
+        assert attempt.group
+        results = [result for result in attempt.results if result is not None]
         failures = [(number, result) for number, result in enumerate(results) if result.status != "ok"]
         if not failures:
-            return self._forward(attempt.entry, group, results)
+            return self._forward(attempt.entry, attempt.group, results)
         number, result = failures[0]
         cause = f"{len(failures)} of {len(results)} completions not scored; {number}: {result.error}"
-        if result.status == "invalid" or attempt.number >= self._max_attempts:
-            return self._bury(attempt, cause)  # an invalid item would be invalid again
-        attempt.due = time.monotonic() + self._retry_seconds * 2 ** (attempt.number - 1)
+        hopeless = any(result.status == "invalid" for _, result in failures)  # it would be invalid again
+        if hopeless or attempt.number >= self._config.max_attempts:
+            return self._bury(attempt, cause)
+        for number, _ in failures:
+            attempt.results[number] = None
+        attempt.due = time.monotonic() + self._config.retry_seconds * 2 ** (attempt.number - 1)
         attempt.number += 1
         self._retries.append(attempt)
-
-    def _score(self, group: Group) -> list[ScoreResult]:
-        prompt = group.prompt
-        return self._core.score([
-            ScoreItem(
-                prompt=prompt.text,
-                response=completion.text,
-                ground_truth=prompt.ground_truth,
-                metadata=prompt.metadata,
-            )
-            for completion in group.completions
-        ])  # fmt: skip
 
     def _forward(self, entry: Entry, group: Group, results: list[ScoreResult]) -> None:
         for completion, result in zip(group.completions, results, strict=True):

@@ -29,8 +29,9 @@ def start() -> Iterator[Start]:
     running: list[tuple[Worker, threading.Thread]] = []
 
     def start_worker(streams: Streams, scorer: str = "gsm8k_reward_fn", max_attempts: int = 3) -> Worker:
-        core = ScoringCore(RewardConfig.model_validate({"scorers": {scorer: 1.0}}))
-        worker = Worker(streams, core, max_attempts, retry_seconds=0.01)
+        table = {"scorers": {scorer: 1.0}, "max_attempts": max_attempts, "retry_seconds": 0.01}
+        config = RewardConfig.model_validate(table)
+        worker = Worker(streams, ScoringCore(config), config)
         thread = threading.Thread(target=worker.run)
         thread.start()
         running.append((worker, thread))
@@ -115,6 +116,81 @@ def test_a_group_that_cannot_be_scored_is_buried_whole_with_its_cause_and_never_
     assert tries.count("0") == 2
     assert [group.prompt.id for group in experiences(streams)] == ["good"]
     assert length(streams, "rollouts") == 0
+
+
+def test_a_second_attempt_scores_only_what_the_first_could_not(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def flaky(item: ScoreItem, config: RuleConfig) -> float:
+        tries.append(item.response)
+        if tries.count("b") == 1 and item.response == "b":
+            raise ConnectionError("judge is away")
+        return float(len(tries))
+
+    monkeypatch.setitem(RULES, "flaky", Row(flaky))
+    deliver(streams, make_group("g1", ["a", "b", "c"]))
+    start(streams, "flaky")
+    wait_for(lambda: length(streams, "experiences"), "the experience")
+    assert tries == ["a", "b", "c", "b"]
+    assert [c.reward for c in experiences(streams)[0].completions] == [1.0, 4.0, 3.0]
+
+
+def test_a_slow_group_holds_up_no_other(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def waiting(item: ScoreItem, config: RuleConfig) -> float:
+        return float(item.response == "quick" or go_on.wait(30))
+
+    monkeypatch.setitem(RULES, "waiting", Row(waiting))
+    try:
+        deliver(streams, make_group("slow", ["slow"]), *(make_group(f"g{n}", ["quick"]) for n in range(100)))
+        start(streams, "waiting")
+        wait_for(lambda: length(streams, "experiences") == 100, "all the others")
+        assert "slow" not in {group.prompt.id for group in experiences(streams)}
+    finally:
+        go_on.set()
+    wait_for(lambda: length(streams, "experiences") == 101, "the slow one")
+
+
+def test_no_more_groups_are_taken_than_can_be_worked_on(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setitem(RULES, "waiting", Row(lambda item, config: float(go_on.wait(30))))
+    try:
+        deliver(streams, *(make_group(f"g{n}", ["x"]) for n in range(50)))
+        worker = start(streams, "waiting")
+        wait_for(lambda: len(streams.pending("rollouts", worker.id)) == 32, "the first groups")
+        other = start(streams, "gsm8k_reward_fn")
+        wait_for(lambda: length(streams, "experiences") == 18, "another replica's taking the rest")
+        assert len(streams.pending("rollouts", worker.id)) == 32
+        assert not streams.pending("rollouts", other.id)
+    finally:
+        go_on.set()
+    wait_for(lambda: length(streams, "experiences") == 50, "all of them")
+
+
+def test_scorers_are_told_the_number_of_tokens_and_why_the_completion_ended(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, object]] = []
+
+    def noting(item: ScoreItem, config: RuleConfig) -> float:
+        seen.append(item.metadata)
+        return 0.0
+
+    monkeypatch.setitem(RULES, "noting", Row(noting))
+    deliver(streams, make_group("g1", ["x"], tokens=7))
+    start(streams, "noting")
+    wait_for(lambda: length(streams, "experiences"), "the experience")
+    assert seen == [{"source": "test", "rollstream": {"completion_tokens": 7, "finish_reason": "stop"}}]
+    assert experiences(streams)[0].prompt.metadata == {"source": "test"}, (
+        "the data set's own stay as they are"
+    )
 
 
 def test_an_invalid_group_is_buried_without_a_second_try(streams: Streams, start: Start) -> None:

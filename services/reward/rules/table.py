@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from services.reward.rules import choice, colossalchat, form, gsm8k, length, match, math_equal
+from services.reward.rules import choice, code, colossalchat, form, gsm8k, length, match, math_equal
 from services.reward.rules.config import RuleConfig
 from shared.scoring import ScoreItem
 
@@ -16,6 +16,8 @@ class Row(NamedTuple):
     table: type[RuleConfig] = RuleConfig
     pooled: bool = False
     """Whether it may hang or use up memory on some input, so that it must run in a killable process."""
+    configured_only: bool = False
+    """Whether it is off unless the configuration names it."""
     modules: tuple[str, ...] = ()
     """What it imports when it runs, because that takes long: found at the start, imported in the pool."""
 
@@ -25,8 +27,10 @@ class Row(NamedTuple):
 
     @property
     def on_request(self) -> bool:
-        """Whether a request may name it when it is not configured: it can do without any parameter."""
-        return not any(field.is_required() for key, field in self.table.model_fields.items() if key != "rule")
+        """Whether a request may name it when it is not configured: it must do without any parameter."""
+        return not self.configured_only and not any(
+            field.is_required() for key, field in self.table.model_fields.items() if key != "rule"
+        )
 
 
 MATH_VERIFY = ("math_verify",)
@@ -35,22 +39,25 @@ JSONSCHEMA = ("jsonschema", "referencing")
 RULES: dict[str, Row] = {
     "gsm8k_reward_fn": Row(colossalchat.gsm8k_reward_fn, colossalchat.TaggedConfig),
     "math_competition_reward_fn": Row(colossalchat.math_competition_reward_fn, colossalchat.TaggedConfig),
-    "math_reward_fn": Row(colossalchat.math_reward_fn, colossalchat.AccuracyConfig, True, MATH_VERIFY),
+    "math_reward_fn": Row(
+        colossalchat.math_reward_fn, colossalchat.AccuracyConfig, True, modules=MATH_VERIFY
+    ),
     "boxed_math_reward_fn": Row(
-        colossalchat.boxed_math_reward_fn, colossalchat.BoxedConfig, True, MATH_VERIFY
+        colossalchat.boxed_math_reward_fn, colossalchat.BoxedConfig, True, modules=MATH_VERIFY
     ),
     "gsm8k_strict_reward_fn": Row(gsm8k.gsm8k_strict_reward_fn),
     "gsm8k_last_number_reward_fn": Row(gsm8k.gsm8k_last_number_reward_fn),
     "gsm8k_tag_reward_fn": Row(gsm8k.gsm8k_tag_reward_fn, colossalchat.TaggedConfig),
-    "math_verify": Row(math_equal.math_verify, math_equal.MathVerifyConfig, True, MATH_VERIFY),
+    "math_verify": Row(math_equal.math_verify, math_equal.MathVerifyConfig, True, modules=MATH_VERIFY),
     "multiple_choice": Row(choice.multiple_choice, choice.ChoiceConfig),
     "exact_match": Row(match.exact_match, match.MatchConfig),
     "fuzzy_match": Row(match.fuzzy_match, match.MatchConfig, True),
     "regex": Row(match.regex, match.PatternConfig),
     "format_reward_fn": Row(form.format_reward_fn, colossalchat.TaggedConfig),
     "tag_count_reward_fn": Row(form.tag_count_reward_fn, colossalchat.TaggedConfig),
-    "json_schema": Row(form.json_schema, form.JsonSchemaConfig, True, JSONSCHEMA),
+    "json_schema": Row(form.json_schema, form.JsonSchemaConfig, True, modules=JSONSCHEMA),
     "length_reward_fn": Row(length.length_reward_fn, length.LengthConfig),
     "overlong_penalty_fn": Row(length.overlong_penalty_fn, length.OverlongConfig),
     "repetition_penalty_fn": Row(length.repetition_penalty_fn, length.RepetitionConfig),
+    "code_tests": Row(code.code_tests, code.CodeConfig, True, configured_only=True),
 }
