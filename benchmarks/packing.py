@@ -1,8 +1,8 @@
 """Sequence packing: many sequences as one row, none of which sees another.
 
 Positions start anew with each sequence, and attention runs for each by itself (`varlen`), or over the whole
-row with a block-diagonal causal mask (`block`). No token is padding. A benchmark's contender: the learner itself
-uses micro-batches of like length.
+row with a block-diagonal causal mask (`block`). No token is padding. The learner itself uses micro-batches of
+like length; this is a contender in the benchmark.
 
 Shapes: `S` tokens of the row, `N` completion tokens in it.
 """
