@@ -179,7 +179,7 @@ class Coordinator:
         self._heartbeat.stop()
 
     def _log(self, kind: str, step: int, metrics: dict[str, float]) -> None:
-        row = {"step": step, **{name: round(value, 6) for name, value in metrics.items()}}
+        row = {"step": step, **{name: float(f"{value:.7g}") for name, value in metrics.items()}}
         self._metrics.write(row)
         self.streams.event(kind, "learner", json.dumps(row))
         self._trackers.log(metrics, step)

@@ -16,6 +16,7 @@ from services.learner.data.batch import collate
 from services.learner.data.supervised import load_ptx
 from services.learner.data.supervised_batch import PtxSource
 from services.learner.distributed import World
+from services.learner.flops import known_peak, update_flops
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.build import build
 from services.learner.models.snapshot import Snapshot, policy_weights
@@ -37,6 +38,7 @@ def train(settings: LearnerSettings, world: World) -> None:
     resumed = _agree_on_checkpoint(world, coordinator)
     actor_critic = build(settings, world, resumed)
     ptx = _load_ptx(settings, tokenizer, world)
+    peak = config.peak_tflops or known_peak(world.device)
     step = version = 0
     state = AlgorithmState(config.kl_coef)
     if resumed:
@@ -59,17 +61,25 @@ def train(settings: LearnerSettings, world: World) -> None:
         if config.reference_refresh_every and step % config.reference_refresh_every == 0:
             actor_critic.refresh_reference()
         metrics |= {"time/wait": waited, **learning_rates}
+        if peak:
+            flops = update_flops(actor_critic, metrics["tokens/evaluated"], metrics["tokens/trained"])
+            metrics["mfu"] = flops / (metrics["time/update"] * peak * 1e12 * world.size)
         published = time.monotonic()
         _publish(actor_critic, coordinator, version)
         metrics["time/publish"] = time.monotonic() - published
         if coordinator:
             coordinator.finish_step(step, groups, metrics, seconds=time.monotonic() - started)
-        if step % config.checkpoint_every == 0 or step == config.steps:
+        if is_due(step, config.checkpoint_every, config.steps):
             _checkpoint(actor_critic, coordinator, step, state, config)
-        if coordinator and (step % config.evaluate_every == 0 or step == config.steps):
+        if coordinator and is_due(step, config.evaluate_every, config.steps):
             coordinator.evaluate(step)
     if coordinator:
         coordinator.close()
+
+
+def is_due(step: int, every: int, steps: int) -> bool:
+    """Whether `step` of `steps` ends with what is done every so many steps, and after the last."""
+    return step % every == 0 or step == steps
 
 
 def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:

@@ -38,6 +38,9 @@ class LearnerConfig(
     """Share of the learning rates that a linear or cosine descent leaves at the last step."""
     weight_decay: float = Field(default=0.0, ge=0)
 
+    peak_tflops: float | None = Field(default=None, gt=0)
+    """TFLOP/s of one rank's device, for the metric `mfu`; known for common GPUs."""
+
     # Housekeeping
     checkpoint_every: int = Field(default=10, ge=1)
     """Steps between checkpoints; the last step always writes one. Experience is acknowledged after it."""
