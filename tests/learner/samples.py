@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from services.learner import distributed, ppo
 from services.learner.algorithm.state import AlgorithmState
@@ -15,7 +15,7 @@ from services.learner.config.learner import LearnerConfig, LearnerSettings
 from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.distributed import World
 from services.learner.models.actor_critic import ActorCritic, build_optimizer
-from services.learner.models.critic import load_critic
+from services.learner.models.critic import Critic, load_critic
 from services.learner.models.policy import load_policy, load_reference
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 
@@ -135,6 +135,18 @@ def load_models(path: Path, world: World, smallest_block: int = 0) -> ActorCriti
         critic_optimizer=build_optimizer(critic, learning_rate, weight_decay=0.0),
         world=world,
     )
+
+
+def own_critic(models: ActorCritic) -> Critic:
+    """The critic of models that have one with a backbone of its own."""
+    assert isinstance(models.critic, Critic)
+    return models.critic
+
+
+def own_reference(models: ActorCritic) -> PreTrainedModel:
+    """The reference of models that have one in weights of its own."""
+    assert isinstance(models.reference, PreTrainedModel)
+    return models.reference
 
 
 def changed(**changes: object) -> AlgorithmConfig:

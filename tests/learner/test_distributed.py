@@ -15,8 +15,9 @@ from services.learner import distributed
 from services.learner.distributed import join_world
 from services.learner.models.critic import load_critic
 from services.learner.models.policy import load_policy
+from services.learner.models.snapshot import policy_weights
 from tests.learner import two_ranks
-from tests.learner.samples import ALONE, load_models, save_tiny_llama
+from tests.learner.samples import ALONE, load_models, own_critic, save_tiny_llama
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -48,7 +49,8 @@ def name(request: pytest.FixtureRequest) -> str:
 def one_rank(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
     actor_critic = load_models(folder / name, ALONE)
     metrics = two_ranks.updates(actor_critic, 0, 1)
-    return distributed.full_state(actor_critic.policy), distributed.full_state(actor_critic.critic), metrics
+    critic = distributed.full_state(own_critic(actor_critic))
+    return distributed.full_state(actor_critic.policy), critic, metrics
 
 
 def test_one_rank_and_two_end_an_update_with_equal_parameters(folder: Path, name: str) -> None:
@@ -81,6 +83,18 @@ def test_what_two_ranks_saved_loads_as_a_plain_model_and_critic(folder: Path, na
             assert torch.equal(value, loaded[key]), key
 
 
+@pytest.mark.parametrize("kind", two_ranks.BUILT)
+def test_one_rank_and_two_publish_the_same_policy_whatever_is_trained_of_it(folder: Path, kind: str) -> None:
+    """Adapters, a value head on the trunk, recomputed activations."""
+    theirs = load_file(folder / f"{kind}-published.safetensors")
+    ours = policy_weights(two_ranks.train_built(folder, kind, ALONE, None, 0))
+    start = distributed.full_state(load_policy(folder / "tied"))
+    assert ours.keys() == theirs.keys() == start.keys()
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], atol=1e-5, rtol=0)
+    assert max(float((ours[name] - start[name]).abs().max()) for name in start) > 1e-3, "nothing was trained"
+
+
 def test_tied_weights_are_gathered_once(folder: Path) -> None:
     tied, untied = (distributed.full_state(load_policy(folder / n)) for n in ("tied", "untied"))
     assert untied.keys() - tied.keys() == {"lm_head.weight"}
@@ -102,14 +116,9 @@ def test_alone_a_rank_resumes_as_if_it_had_not_stopped(folder: Path) -> None:
     straight, first, second = (load_models(folder / "tied", ALONE) for _ in range(3))
     two_ranks.updates(straight, 0, 2)
     two_ranks.updates(first, 0, 1)
-    for old, new in ((first.policy, second.policy), (first.critic, second.critic)):
+    for (_, old, source), (_, new, target) in zip(first.optimizers(), second.optimizers(), strict=True):
         distributed.load_full_state(new, distributed.full_state(old))
-    for old, new, source, target in (
-        (first.policy, second.policy, first.policy_optimizer, second.policy_optimizer),
-        (first.critic, second.critic, first.critic_optimizer, second.critic_optimizer),
-    ):
-        state = distributed.full_optimizer_state(old, source)
-        distributed.load_full_optimizer_state(new, target, state)
+        distributed.load_full_optimizer_state(new, target, distributed.full_optimizer_state(old, source))
     two_ranks.updates(second, 1, 2)
     for key, value in distributed.full_state(straight.policy).items():
         assert torch.equal(value, distributed.full_state(second.policy)[key]), key

@@ -19,6 +19,8 @@ from tests.learner.samples import (
     changed,
     load_models,
     make_groups,
+    own_critic,
+    own_reference,
     run_update,
     save_tiny_llama,
     unpadded,
@@ -54,7 +56,7 @@ def fresh(path: Path) -> Callable[[], ActorCritic]:
 
 
 def parameters(actor_critic: ActorCritic) -> dict[str, Tensor]:
-    return full_state(actor_critic.policy) | full_state(actor_critic.critic)
+    return full_state(actor_critic.policy) | full_state(own_critic(actor_critic))
 
 
 def assert_close(first: ActorCritic, second: ActorCritic, tolerance: float = 1e-5) -> None:
@@ -67,7 +69,7 @@ def nudge_reference(actor_critic: ActorCritic) -> None:
     """Move the reference away, so that the distance to it is not zero."""
     torch.manual_seed(3)
     with torch.no_grad():
-        for parameter in actor_critic.reference.parameters():
+        for parameter in own_reference(actor_critic).parameters():
             parameter.add_(torch.randn_like(parameter) * 0.03)
 
 
@@ -78,9 +80,9 @@ def test_the_first_step_of_an_update_matches_the_oracle(fresh: Callable[[], Acto
     with torch.no_grad():
         old, ref = (
             score_completions(m, batch, 0.8, "float32").logprobs
-            for m in (actor_critic.policy, actor_critic.reference)
+            for m in (actor_critic.policy, own_reference(actor_critic))
         )
-        values = completion_values(actor_critic.critic, batch, "float32")
+        values = completion_values(own_critic(actor_critic), batch, "float32")
 
     metrics = run_update(actor_critic, batch, settings, policy_version=0, seed=0)
 
@@ -262,7 +264,7 @@ def test_the_gradient_is_clipped_to_its_norm(fresh: Callable[[], ActorCritic]) -
     actor_critic = replace(
         actor_critic,
         policy_optimizer=torch.optim.SGD(actor_critic.policy.parameters(), lr=1.0),
-        critic_optimizer=torch.optim.SGD(actor_critic.critic.parameters(), lr=1.0),
+        critic_optimizer=torch.optim.SGD(own_critic(actor_critic).parameters(), lr=1.0),
     )
     before = full_state(actor_critic.policy)
     metrics = run_update(actor_critic, batch, changed(max_grad_norm=1e-3), 0, seed=0)
@@ -302,5 +304,5 @@ def test_rewarding_a_token_makes_it_likelier_and_the_critic_foresees_it(
         assert metrics["logprob_gap/max"] < 1e-4
     assert before < 0.2 and chance() > 2 * before
     with torch.no_grad():
-        value = float(completion_values(actor_critic.critic, batch, "float32").mean())
+        value = float(completion_values(own_critic(actor_critic), batch, "float32").mean())
     assert value == pytest.approx(metrics["reward/mean"], abs=0.2)

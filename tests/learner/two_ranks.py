@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,10 +18,40 @@ from services.learner import distributed
 from services.learner.data.batch import collate
 from services.learner.distributed import World, join_world
 from services.learner.models.actor_critic import ActorCritic
+from services.learner.models.build import build
 from services.learner.models.critic import save_critic
+from services.learner.models.snapshot import Snapshot, policy_weights
 from services.learner.targets import evaluate
-from tests.learner.samples import changed, load_models, make_groups, run_update
+from tests.learner.samples import (
+    changed,
+    load_models,
+    make_groups,
+    own_critic,
+    run_update,
+    settings_for,
+    train_for,
+)
 
+_LORA = {"rank": 3, "alpha": 6}
+_STEPS: dict[str, Any] = {
+    "policy_lr": 1e-3,
+    "critic_lr": 1e-3,
+    "adam_eps": 1e-4,  # rounding would else decide the direction of the smallest gradients
+    "minibatches": 2,
+    "micro_batch_tokens": 40,
+}
+BUILT: dict[str, dict[str, Any]] = {
+    "lora": {"lora": _LORA, "critic_lora": _LORA, **_STEPS},
+    "trunk": {"critic": {"trunk": "policy"}, **_STEPS},
+    "recomputed": {
+        "lora": _LORA,
+        "critic": {"trunk": "policy"},
+        "gradient_checkpointing": True,
+        "reference_refresh_every": 1,
+        **_STEPS,
+    },
+}
+"""Kinds of models, sharded block by block."""
 SETTINGS = changed(epochs=2, minibatches=3, micro_batch_tokens=40, entropy_coef=0.01)
 GROUPS, COMPLETIONS = 5, 3  # five rows to a minibatch: one rank has a row less, and an idle micro-batch
 
@@ -40,15 +71,42 @@ def save_updated(folder: Path, name: str, world: World) -> None:
     assert len(sharded) == (3 if name == "tied" else 1)
     assert all(isinstance(p, DTensor) for p in actor_critic.policy.parameters())
     metrics = updates(actor_critic, 0, 1)
-    policy, critic = (distributed.full_state(m) for m in (actor_critic.policy, actor_critic.critic))
+    policy, critic = (distributed.full_state(m) for m in (actor_critic.policy, own_critic(actor_critic)))
     assert bool(policy) == bool(critic) == world.is_main
     if world.is_main:
         save_file(policy, folder / f"{name}-policy.safetensors")
         save_file(critic, folder / f"{name}-critic.safetensors")
         (folder / f"{name}-metrics.json").write_text(json.dumps(metrics))
         actor_critic.policy.save_pretrained(folder / f"{name}-saved/policy", state_dict=policy)
-        save_critic(actor_critic.critic, critic, folder / f"{name}-saved/critic")
+        save_critic(own_critic(actor_critic), critic, folder / f"{name}-saved/critic")
     world.barrier()
+
+
+def train_built(folder: Path, kind: str, world: World, resumed: Path | None, first: int) -> ActorCritic:
+    """Models of a kind from a checkpoint or from the start, trained on from step `first` to 2."""
+    settings = settings_for(folder / "tied", **BUILT[kind])
+    models = build(settings, world, resumed, smallest_block=0)
+    for step in range(first, 2):
+        train_for(models, settings.learner, step, step + 1)
+        models.refresh_reference()
+        if first == 0 and step == 0:
+            snapshot = Snapshot.take(models, with_reference=True)
+            if world.is_main:
+                snapshot.write(folder / f"{kind}-after-one")
+    return models
+
+
+def check_built(folder: Path, kind: str, world: World) -> None:
+    """What two ranks publish is left for a comparison with one, and a resume ends in the same weights."""
+    models = train_built(folder, kind, world, None, 0)
+    assert len([m for m in models.policy.modules() if isinstance(m, FSDPModule)]) == 3
+    published = policy_weights(models)
+    world.barrier()
+    resumed = policy_weights(train_built(folder, kind, world, folder / f"{kind}-after-one", 1))
+    assert bool(published) == bool(resumed) == world.is_main
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in published.items())
+    if world.is_main:
+        save_file(published, folder / f"{kind}-published.safetensors")
 
 
 def check_resume(folder: Path, name: str, world: World) -> None:
@@ -57,10 +115,7 @@ def check_resume(folder: Path, name: str, world: World) -> None:
     updates(straight, 0, 2)
     updates(broken, 0, 1)
     files = {}
-    for part, model, optimizer in (
-        ("policy", broken.policy, broken.policy_optimizer),
-        ("critic", broken.critic, broken.critic_optimizer),
-    ):
+    for part, model, optimizer in broken.optimizers():
         state = distributed.full_state(model)
         moments = distributed.full_optimizer_state(model, optimizer)
         files[part] = (folder / f"{part}.safetensors", folder / f"{part}-optimizer.safetensors")
@@ -69,10 +124,7 @@ def check_resume(folder: Path, name: str, world: World) -> None:
             save_file(moments, files[part][1])
     world.barrier()
     resumed = load_models(folder / name, world)
-    for part, model, optimizer in (
-        ("policy", resumed.policy, resumed.policy_optimizer),
-        ("critic", resumed.critic, resumed.critic_optimizer),
-    ):
+    for part, model, optimizer in resumed.optimizers():
         distributed.load_full_state(model, load_file(files[part][0]))
         distributed.load_full_optimizer_state(model, optimizer, load_file(files[part][1]))
     updates(resumed, 1, 2)
@@ -121,6 +173,8 @@ def main(folder: Path) -> None:
     check_words(world)
     for name in ("tied", "untied"):
         save_updated(folder, name, world)
+    for kind in BUILT:
+        check_built(folder, kind, world)
     check_resume(folder, "tied", world)
     check_skip(folder, "tied", world)
     check_load_after_a_forward_pass(folder, "tied", world)

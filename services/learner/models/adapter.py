@@ -74,10 +74,12 @@ def read_adapter_config(folder: Path) -> "peft.LoraConfig":
         ValueError: none there, or one that is more than A and B of linear layers.
     """
     peft = import_peft()
+    if not (folder / "adapter_config.json").is_file():
+        raise ValueError(f"{folder} holds no adapter in peft's format: it has no adapter_config.json")
     try:
         config = peft.PeftConfig.from_pretrained(str(folder))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} holds no adapter in peft's format: {error}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{folder} holds no adapter that this peft can read: {error}") from error
     plain = isinstance(config, peft.LoraConfig) and config.bias == "none"
     if not plain or any(getattr(config, option, None) for option in _MORE_THAN_LORA):
         raise ValueError(

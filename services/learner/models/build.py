@@ -18,11 +18,17 @@ from services.learner.models.recompute import recompute_activations
 from services.learner.models.trunk import TrunkCritic, attach_value_head
 
 
-def build(settings: LearnerSettings, world: World, resumed: Path | None) -> ActorCritic:
+def build(
+    settings: LearnerSettings, world: World, resumed: Path | None, smallest_block: int = 1_000_000
+) -> ActorCritic:
     """Load, adapt, shard.
 
     Only what was trained comes from the checkpoint; the reference is the model that the run started from,
     also after a resume, unless the run refreshes it.
+
+    Args:
+        resumed: the checkpoint to go on from.
+        smallest_block: as in `distributed.shard`.
 
     Raises:
         ValueError: a folder without the model that is expected there, or models that do not fit together.
@@ -36,9 +42,9 @@ def build(settings: LearnerSettings, world: World, resumed: Path | None) -> Acto
     for model in models:
         if config.gradient_checkpointing:
             recompute_activations(model)
-        distributed.shard(model, world)
+        distributed.shard(model, world, smallest_block)
     if isinstance(reference, PreTrainedModel):
-        distributed.shard(reference, world)
+        distributed.shard(reference, world, smallest_block)
 
     adam = config.adam_betas, config.adam_eps
     actor_critic = ActorCritic(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -24,11 +25,18 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
     """Turn the errors of reading a model folder into one sentence.
 
     Raises:
-        ValueError: names the folder, what was looked for, the cause, and how to convert pickled weights.
+        ValueError: names the folder, what was looked for, the cause, and the remedy for adapters and pickles.
     """
+    if not Path(path).is_dir():
+        raise ValueError(f"{path} is not a folder: give a local one with {what}")
+    if (Path(path) / "adapter_config.json").is_file():
+        raise ValueError(
+            f"{path} holds an adapter where {what} is expected: give its base model there, and the adapter "
+            "in learner.lora.adapters or learner.critic_lora.adapters"
+        )
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         remedy = ""
         if any(Path(path).glob("*.bin")) and not any(Path(path).glob("*.safetensors")):
             remedy = (

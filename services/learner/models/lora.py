@@ -44,7 +44,10 @@ def attach_lora(model: PreTrainedModel, config: LoraConfig) -> None:
         load_adapter(model, folder, TRAINED)
         _merge_into_base(model)
     if start is None:
-        _inject(model, _new_config(model, config), TRAINED)
+        new = _new_config(model, config)
+        if not folders:  # else the base is no longer what lies in that folder
+            new.base_model_name_or_path = model.name_or_path
+        _inject(model, new, TRAINED)
     else:
         _inject(model, read_adapter_config(start), TRAINED)
         load_adapter(model, start, TRAINED)

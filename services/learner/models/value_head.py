@@ -3,12 +3,15 @@
 The file `value_head.safetensors` has the names that TRL's and LLaMA-Factory's value heads have.
 """
 
+import logging
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+
+log = logging.getLogger("rollstream.models")
 
 _FILE = "value_head.safetensors"
 _PREFIX = "v_head.summary."
@@ -59,6 +62,7 @@ class ValueHead(nn.Linear):
                     if f"{prefix}weight" in names:
                         bias = tensors.get_tensor(f"{prefix}bias") if f"{prefix}bias" in names else None
                         self.set(tensors.get_tensor(f"{prefix}weight"), bias, file)
+                        log.info("value head from %s", file)
                         return True
         if (pickled := Path(folder) / "value_head.bin").is_file():
             raise ValueError(

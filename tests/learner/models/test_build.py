@@ -1,5 +1,6 @@
 """A run's models as they are started and resumed: critics, references, optimizers."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,17 @@ def test_a_critic_starts_from_its_own_folder(path: Path, batch: ExperienceBatch,
     assert torch.equal(models.critic.head.weight, reward_model.score.weight)
 
 
-def test_a_model_folder_that_holds_nothing_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_whole_model_is_named(path: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot be loaded as a causal language model"):
+        build(settings_for(tmp_path), ALONE, None)
+    with pytest.raises(ValueError, match=r"nowhere is not a folder"):
+        build(settings_for(path, reference_path=tmp_path / "nowhere"), ALONE, None)
+    damaged = Path(shutil.copytree(path, tmp_path / "damaged"))
+    (damaged / "model.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(ValueError, match=r"damaged cannot be loaded as a critic's backbone"):
+        build(settings_for(path, critic={"path": damaged}), ALONE, None)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"holds an adapter where a causal language model is expected"):
         build(settings_for(tmp_path), ALONE, None)
 
 

@@ -1,6 +1,7 @@
 """Low-rank adapters: what learns, what is published, what the reference is, and peft's own view of it all."""
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,9 @@ def test_a_snapshot_holds_a_merged_model_and_an_adapter_that_peft_loads(
     Snapshot.take(models).write(tmp_path)
     expected = logprobs(models.policy, batch)
     torch.testing.assert_close(logprobs(load_policy(tmp_path / "policy"), batch), expected, atol=1e-4, rtol=0)
-    theirs: Any = PeftModel.from_pretrained(load_policy(path), tmp_path / "policy_adapter").eval()
+    adapter = tmp_path / "policy_adapter"
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == str(path)
+    theirs: Any = PeftModel.from_pretrained(load_policy(path), adapter).eval()
     torch.testing.assert_close(logprobs(theirs.base_model.model, batch), expected, atol=1e-5, rtol=0)
     assert not any("lora" in name for name in load_file(tmp_path / "policy" / "model.safetensors"))
 
