@@ -48,7 +48,8 @@ THEIRS = {
         learning_rate total_steps update_steps train_epochs shard_size strategy_save_actor
         strategy_save_critic strategy_save_actor_optim strategy_save_critic_optim
         detached_trainer_name_list sync_models_from_trainers buffer_cpu_offload kl_coef generate_kwargs
-        dataloader_fn num_epochs num_steps quant_bits quant_group_size""",
+        buffer_get_length buffer_append buffer_extend
+        sync_models_to_remote_makers dataloader_fn num_epochs num_steps quant_bits quant_group_size""",
     "Fields of `PPOConfig`": """
         learning_rate logging_steps gradient_checkpointing bf16 lr_scheduler_kwargs dataset_num_proc
         num_mini_batches total_episodes local_rollout_forward_batch_size num_sample_generations
