@@ -5,7 +5,6 @@ iteration after an evaluation is marked as having hidden work.
 """
 
 import argparse
-import itertools
 import resource
 import shutil
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,9 @@ def main() -> None:
     record = Record(options.contender, options.seed, overrides | {"heldout_rows": options.heldout_rows})
     read(pipeline.rows(folder / "metrics.jsonl"), record)
     record.settings = {key: str(value) for key, value in record.settings.items()}
-    record.settings["peak_rss_mib"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    record.settings["largest_process_peak_rss_mib"] = (
+        resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    )
     record.write(options.out)
     shutil.rmtree(folder / "checkpoints")
 
@@ -46,20 +47,21 @@ def read(rows: Sequence[Mapping[str, Any]], record: Record) -> None:
     Each row says when it was written: a step's when the step had been published, an evaluation's when it was
     done. So the seconds of an iteration are those since the row before, whatever happened in them.
     """
-    for before, row in itertools.pairwise([None, *rows]):
-        if "eps" not in row:  # type: ignore[operator]
-            assert row is not None
+    before: Mapping[str, Any] | None = None
+    for row in rows:
+        if "eps" not in row:
             record.accuracy.append(
                 Accuracy(
                     row["step"], row["eval/heldout/greedy/accuracy"], row["eval/heldout/sampled/accuracy"]
                 )
             )
-            continue
-        phases = {name: row[f"time/{name}"] for name in PHASES}
-        seconds = row["at"] - before["at"] if before else row["time/step"]
-        phases["other"] = seconds - sum(phases.values())
-        evaluated = before is not None and "eps" not in before and before["step"] > 0
-        record.iterations.append(Iteration(seconds, phases, hidden_work=evaluated))
+        else:
+            phases = {name: row[f"time/{name}"] for name in PHASES}
+            seconds = row["at"] - before["at"] if before else row["time/step"]
+            phases["other"] = seconds - sum(phases.values())
+            evaluated = before is not None and "eps" not in before and before["step"] > 0
+            record.iterations.append(Iteration(seconds, phases, hidden_work=evaluated))
+        before = row
 
 
 def _first_rows(options: argparse.Namespace) -> Path:
