@@ -8,7 +8,8 @@ from services.learner.report import Report
 
 STEP = {
     "logprob_gap/mean": 0.1, "logprob_gap/max": 0.5, "val/ratio_first": 1.0, "val/ratio_first_epoch": 1.0,
-    "staleness/max": 1.0, "tokens/completion": 30.0, "tokens/trained": 80.0, "time/step": 2.0, "steps/skipped": 0.0,
+    "staleness/max": 1.0, "tokens/completion": 30.0, "tokens/trained": 80.0, "time/step": 2.0,
+    "steps/skipped": 0.0,
 }  # fmt: skip
 BEFORE = {
     "eval/heldout/greedy/accuracy": 0.25, "eval/heldout/greedy/length": 9.0, "eval/heldout/missing": 1,
