@@ -26,8 +26,9 @@ class ValueHead(nn.Linear):
         nn.init.zeros_(self.bias)
 
     def values(self, hidden: Tensor) -> Tensor:
-        """Values of states. [N, H] to [N]"""
-        return self(hidden).squeeze(-1).float()
+        """Values of states, in float32 whatever the precision of the pass. [N, H] to [N]"""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self(hidden.float()).squeeze(-1)
 
     @torch.no_grad()
     def set(self, weight: Tensor, bias: Tensor | None, source: str | Path) -> None:

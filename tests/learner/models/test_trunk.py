@@ -10,6 +10,7 @@ from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.distributed import full_state
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.build import build
+from services.learner.models.critic import load_critic
 from services.learner.models.policy import load_policy
 from services.learner.models.scores import (
     TokenScores,
@@ -70,6 +71,17 @@ def test_logprobs_are_the_policys_and_values_those_of_its_last_hidden_states(
             assert float(values[row, t]) == pytest.approx(expected, abs=1e-4)
     assert not values[~batch.completion_mask].any()
     assert final_values(critic, batch, "float32").shape == (len(batch),)
+
+
+@torch.no_grad()
+def test_in_bfloat16_the_value_head_still_computes_in_float32(path: Path, batch: ExperienceBatch) -> None:
+    trunk = shared(path)[1]
+    own = load_critic(path)
+    for critic in (trunk, own):
+        critic.head.weight.zero_()
+        critic.head.bias.fill_(0.123456)
+        values = completion_values(critic, batch, "bfloat16")
+        assert values[batch.completion_mask].unique().tolist() == [pytest.approx(0.123456, abs=1e-8)]
 
 
 def test_one_backward_pass_gives_the_sum_of_both_losses_gradients(path: Path, batch: ExperienceBatch) -> None:
