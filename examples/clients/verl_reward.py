@@ -13,7 +13,7 @@ from typing import Any
 def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **_: Any
 ) -> float:
-    item = {"response": solution_str, "metadata": {"data_source": data_source}}
+    item = {"response": solution_str, "metadata": {"dataset": data_source}}
     if ground_truth is not None:
         item["ground_truth"] = str(ground_truth)
     result = post([item])[0]

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import redis
 from fastapi import Depends, FastAPI, Response
 
-from services.reward.compat import llamafactory, nemo_gym, openrlhf, slime, vllm
+from services.reward.compat import llamafactory, nemo_gym, openinstruct, openrlhf, pipelinerl, slime, vllm
 from services.reward.config import RewardConfig
-from services.reward.door import Core, Door
+from services.reward.core import ScoringCore
+from services.reward.door import Door
 from services.reward.metrics import Measured, Metrics
 from services.reward.problems import ANSWERS, Problems, refusal, speak_in_problems
 from services.reward.routes import Routes, add_native_routes
@@ -20,16 +21,17 @@ from shared.stream import Streams
 
 log = logging.getLogger("rollstream")
 
-CONTRACTS = (openrlhf, llamafactory, slime, nemo_gym, vllm)
+CONTRACTS = (openrlhf, llamafactory, slime, openinstruct, pipelinerl, nemo_gym, vllm)
 """What other trainers speak, each at its own path."""
 
 
 def create_app(
-    config: RewardConfig, core: Core, worker: Worker, streams: Streams, token: str | None
+    config: RewardConfig, core: ScoringCore, worker: Worker, streams: Streams, token: str | None
 ) -> FastAPI:
     """The application. While it runs, `worker` runs in a thread; if that fails, the server stops."""
     metrics = Metrics()
     metrics.show_queues(lambda: queue_lengths(streams))
+    core.observe = metrics.time_scorer
     door = Door(config, core, token, metrics)
 
     @contextlib.asynccontextmanager
@@ -56,6 +58,7 @@ def create_app(
     for contract in CONTRACTS:
         contract.add(routes)
     app.include_router(routes.router)
+    routes.put_examples(app.openapi())
     return app
 
 

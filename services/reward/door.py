@@ -5,13 +5,14 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from services.reward.config import RewardConfig
+from services.reward.core import ScoringCore
 from services.reward.limits import RateLimit, is_allowed, read_body
 from services.reward.metrics import Metrics
 from services.reward.problems import Problem, invalid_body, refusal, refusal_of
@@ -25,18 +26,10 @@ FAILED = {"invalid": 422, "error": 503, "timeout": 504}
 """The answer where a contract has no status per item; the first of them that some item has."""
 
 
-class Core(Protocol):
-    def score(
-        self, items: Sequence[ScoreItem], scorers: Sequence[str] | None = None
-    ) -> list[ScoreResult]: ...
-
-    def describe(self) -> dict[str, Any]: ...
-
-
 class Door:
     """Lets requests in and has them answered in threads; one for all routes, so that its limits are too."""
 
-    def __init__(self, config: RewardConfig, core: Core, token: str | None, metrics: Metrics) -> None:
+    def __init__(self, config: RewardConfig, core: ScoringCore, token: str | None, metrics: Metrics) -> None:
         self.config = config
         self.core = core
         self._token = token
@@ -103,16 +96,34 @@ class Door:
         self._metrics.count_items(results)
         return results
 
+    def need(self, scorer: str) -> None:
+        """Raises:
+        HTTPException: 501 if there is no such scorer, or not what it needs.
+        """
+        try:
+            self.core.score([], [scorer])
+        except ValueError as error:
+            raise refusal(501, f"this route needs the scorer {scorer!r}: {error}") from error
+
     def score_all(
         self, items: Sequence[ScoreItem], scorers: Sequence[str] | None = None
     ) -> list[tuple[float, dict[str, float]]]:
         """Reward and components of every item, for contracts in which each must have one.
 
         Raises:
-        HTTPException: as `score`; and 422, 503 or 504 if any item has no reward, naming those items.
+        HTTPException: as `score` and `all_of`.
+        """
+        return self.all_of(self.score(items, scorers))
+
+    @staticmethod
+    def all_of(results: Sequence[ScoreResult]) -> list[tuple[float, dict[str, float]]]:
+        """Reward and components of every result.
+
+        Raises:
+        HTTPException: 422, 503 or 504 if any has no reward, naming those items.
         """
         scored, failed = [], []
-        for position, result in enumerate(self.score(items, scorers)):
+        for position, result in enumerate(results):
             if result.reward is None:
                 failed.append((position, result))
             else:
@@ -121,7 +132,7 @@ class Door:
             status = next(s for name, s in FAILED.items() if any(r.status == name for _, r in failed))
             problems = [Problem(item=p, message=f"{r.status}: {r.error}") for p, r in failed]
             # Some clients throw our answer away: this line is then all that people see.
-            log.warning("%d of %d items not scored, answered %d: %.300r", len(failed), len(items), status,
+            log.warning("%d of %d items not scored, answered %d: %.300r", len(failed), len(results), status,
                         problems[0].message)  # fmt: skip
             raise refusal_of(status, problems, _retry_after(1) if status == 503 else None)
         return scored

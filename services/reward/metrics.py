@@ -31,6 +31,13 @@ class Metrics:
         self.items = Counter(
             "rollstream_reward_items", "Items scored over REST", ["status"], registry=self.registry
         )
+        self.scorer_seconds = Histogram(
+            "rollstream_reward_scorer_seconds",
+            "One scorer's time for the items given to it at once, both doors",
+            ["scorer"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
         self.waiting = Gauge(
             "rollstream_reward_requests_waiting", "Requests being served", registry=self.registry
         )
@@ -38,6 +45,9 @@ class Metrics:
     def count_items(self, results: Sequence[ScoreResult]) -> None:
         for result in results:
             self.items.labels(result.status).inc()
+
+    def time_scorer(self, scorer: str, seconds: float) -> None:
+        self.scorer_seconds.labels(scorer).observe(seconds)
 
     def show_queues(self, lengths: Callable[[], Mapping[str, int]]) -> None:
         """lengths: entries per stream, asked at each scrape; empty while they cannot be had."""

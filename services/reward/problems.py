@@ -57,11 +57,13 @@ def _problem(mistake: Any) -> Problem:
     item = next((part for part in location if isinstance(part, int)), None)
     if location[:1] == ["items"]:
         location = location[1:]
-    named = [part for part in location if isinstance(part, str)]
+    # Where a field may have several types, it also names the one that was tried: `str`, `list[any]`.
+    named = [part for part in location if isinstance(part, str) and part != "str" and "[" not in part]
     return Problem(item=item, field=".".join(named) or None, message=mistake["msg"])
 
 
 ANSWERS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problems, "description": "An empty request, which the contract refuses."},
     401: {"model": Problems, "description": "The token is missing or wrong."},
     413: {"model": Problems, "description": "The body or the number of items is over its limit."},
     422: {"model": Problems, "description": "The request, or an item of it, can never be served as sent."},
@@ -69,6 +71,7 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
         "model": Problems,
         "description": "Too many requests; `Retry-After` tells how many seconds to wait.",
     },
+    501: {"model": Problems, "description": "What the route needs is not configured or not installed."},
     503: {"model": Problems, "description": "A scorer failed; another try may succeed."},
     504: {"model": Problems, "description": "An item took longer than its deadline."},
 }

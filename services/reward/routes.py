@@ -19,6 +19,7 @@ class Routes:
     def __init__(self, door: Door) -> None:
         self.door = door
         self.router = APIRouter(dependencies=[Depends(door.admit)])
+        self._examples: dict[str, tuple[Any, Any]] = {}
 
     def post(
         self,
@@ -26,7 +27,7 @@ class Routes:
         wanted: type[Wanted],
         reply: Any,
         answer: Callable[[Wanted, Door], Any],
-        example: Any,
+        example: tuple[Any, Any],
         contract: str,
     ) -> None:
         """Answer `POST path` with what `answer` makes of the body; its docstring is the route's description.
@@ -37,8 +38,8 @@ class Routes:
         async def endpoint(request: Request) -> Response:
             return await self.door.serve(request, wanted, answer)
 
-        asked, answered = example
-        body = {"schema": inline_schema(wanted), "example": asked}
+        self._examples[path] = example
+        body = {"schema": inline_schema(wanted)}
         self.router.add_api_route(
             path,
             endpoint,
@@ -47,9 +48,16 @@ class Routes:
             tags=[contract],
             description=answer.__doc__,
             response_model=reply,
-            responses={**ANSWERS, 200: {"content": {"application/json": {"example": answered}}}},
+            responses=ANSWERS,
             openapi_extra={"requestBody": {"required": True, "content": {"application/json": body}}},
         )
+
+    def put_examples(self, schema: dict[str, Any]) -> None:
+        """Into an OpenAPI schema, after FastAPI made it: FastAPI would leave out their nulls."""
+        for path, (asked, answered) in self._examples.items():
+            route = schema["paths"][path]["post"]
+            route["requestBody"]["content"]["application/json"]["example"] = asked
+            route["responses"]["200"]["content"]["application/json"]["example"] = answered
 
 
 def inline_schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -99,6 +107,7 @@ EXAMPLE = (
                 "id": "a",
                 "reward": 10.0,
                 "components": {"gsm8k_reward_fn": 10.0},
+                "steps": {},
                 "status": "ok",
                 "error": None,
             },
@@ -106,6 +115,7 @@ EXAMPLE = (
                 "id": "b",
                 "reward": None,
                 "components": {},
+                "steps": {},
                 "status": "invalid",
                 "error": "gsm8k_reward_fn needs a ground_truth, and the item has none",
             },

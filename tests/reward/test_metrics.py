@@ -47,6 +47,7 @@ def test_requests_items_seconds_and_queues_are_counted(client: httpx.Client, str
     assert seen[all_items, "ok"] == seen[all_items, "invalid"] == 3
     assert seen["rollstream_reward_request_seconds_count", "/v1/score"] == 4
     assert 0 < seen["rollstream_reward_request_seconds_sum", "/v1/score"] < time.monotonic() - started
+    assert seen["rollstream_reward_scorer_seconds_count", "gsm8k_reward_fn"] == 3
     assert seen["rollstream_reward_queue_length", "dead"] == 1
     assert seen["rollstream_reward_queue_length", "rollouts"] == 0
     assert seen[("rollstream_reward_requests_waiting",)] == 0

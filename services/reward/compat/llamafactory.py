@@ -7,7 +7,8 @@ no retry, and looks neither at the status nor at the length: whatever has a key 
 anything else ends the run with `KeyError: 'scores'`. So no error may carry that key.
 
 There is neither ground truth nor the border between prompt and response in it, so only scorers that need
-neither can serve it (reward models, format and length rules); others give 422 at the first request.
+neither can serve it, which are reward models with `prompt_as = "text"`; others give 422 at the first request.
+The text is scored as it is, end token and all, as its own server does.
 """
 
 import uuid
@@ -15,7 +16,6 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from services.reward.compat.texts import without_end
 from services.reward.door import Door
 from services.reward.problems import refusal
 from services.reward.routes import Routes
@@ -41,8 +41,7 @@ def score_evaluation(wanted: ScoreEvaluation, door: Door) -> Evaluation:
     """LLaMA-Factory's reward API: one score per text, in order. No ground truth: not for answer checking."""
     if not wanted.messages:
         raise refusal(400, "messages is empty", field="messages")
-    ends = door.config.end_tokens
-    scored = door.score_all([ScoreItem(response=without_end(text, ends)) for text in wanted.messages])
+    scored = door.score_all([ScoreItem(response=text) for text in wanted.messages])
     return Evaluation(model=wanted.model, scores=[reward for reward, _ in scored])
 
 

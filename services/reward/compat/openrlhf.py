@@ -9,11 +9,13 @@ lie in 0 to 1 where dynamic filtering is on) and `extra_logs`, whose values go i
 Clients of 2024 (commit 07c34b3) send `query` alone.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from services.reward.compat.texts import after_prompt, ground_truth, without_end
+from services.reward.config import RewardConfig
 from services.reward.door import Door
 from services.reward.problems import refusal
 from services.reward.routes import Routes
@@ -39,10 +41,11 @@ def get_reward(wanted: GetReward, door: Door) -> Rewards:
     """OpenRLHF's remote reward model. The response is what follows the prompt in `query`."""
     scored = door.score_all(_items(wanted, door.config.end_tokens))
     rewards = [reward for reward, _ in scored]
-    return Rewards(rewards=rewards, scores=rewards, extra_logs=_shared_components([c for _, c in scored]))
+    logs = {name: [components[name] for _, components in scored] for name in _always_asked(door.config)}
+    return Rewards(rewards=rewards, scores=rewards, extra_logs=logs)
 
 
-def _items(wanted: GetReward, end_tokens: list[str]) -> list[ScoreItem]:
+def _items(wanted: GetReward, end_tokens: Sequence[str]) -> list[ScoreItem]:
     count = len(wanted.query)
     for field, values in (("prompts", wanted.prompts), ("labels", wanted.labels)):
         if values is not None and len(values) != count:
@@ -60,10 +63,11 @@ def _items(wanted: GetReward, end_tokens: list[str]) -> list[ScoreItem]:
     return items
 
 
-def _shared_components(components: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Of each scorer that scored every item its components: a missing one would break the client's tensor."""
-    names = [name for name in components[0] if all(name in each for each in components)] if components else []
-    return {name: [each[name] for each in components] for name in names}
+def _always_asked(config: RewardConfig) -> list[str]:
+    """The scorers that score every item. The client wants the same logs of every sample, and a gate that is
+    closed leaves the components behind it out."""
+    gates = config.composition.gates
+    return [gates[0].scorer] if gates else list(config.scorers)
 
 
 EXAMPLE = (

@@ -4,7 +4,7 @@ Contract: vLLM 0.32.0, `vllm/entrypoints/pooling/classify/protocol.py` (`Classif
 `ClassificationResponse`) and `serving.py`. A client reads `data[i].probs`; the reward is its one value, as it
 comes, so `use_activation: true`, which asks for a number between 0 and 1, is refused. Token ids are refused:
 they mean something only to the model they were made for. Without `messages`, a text is prompt and response in
-one, and no ground truth comes with it.
+one, scored as it is; no ground truth comes with either.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from services.reward.compat.texts import message_text, prompt_item, without_end
+from services.reward.compat.texts import message_text, prompt_item
 from services.reward.door import Door
 from services.reward.problems import refusal
 from services.reward.routes import Routes
@@ -57,22 +57,21 @@ class Classes(BaseModel):
 
 def classify(wanted: Classify, door: Door) -> Classes:
     """vLLM's classification of a reward model with one label: the raw reward in `data[i].probs[0]`."""
-    scored = door.score_all(_items(wanted, door.config.end_tokens))
+    scored = door.score_all(_items(wanted))
     data = [Class(index=index, probs=[reward]) for index, (reward, _) in enumerate(scored)]
     return Classes(model=wanted.model or NAME, data=data)
 
 
-def _items(wanted: Classify, end_tokens: list[str]) -> list[ScoreItem]:
+def _items(wanted: Classify) -> list[ScoreItem]:
     if (wanted.input is None) == (wanted.messages is None):
         raise refusal(422, "either input or messages must be given", field="input")
     if wanted.messages is not None:
         if not wanted.messages or wanted.messages[-1].get("role") != "assistant":
             raise refusal(422, "the last message must be the assistant's", field="messages")
         *before, last = wanted.messages
-        response = without_end(message_text(last, "messages"), end_tokens)
-        return [prompt_item(before, response, None, "messages")]
+        return [prompt_item(before, message_text(last, "messages"), None, "messages")]
     texts = [wanted.input] if isinstance(wanted.input, str) else wanted.input or []
-    return [ScoreItem(response=without_end(text, end_tokens)) for text in texts]
+    return [ScoreItem(response=text) for text in texts]
 
 
 EXAMPLE = (

@@ -20,7 +20,7 @@ def get_rewards_from_server(url: str, messages: list[str]) -> list[float]:
 
 
 def test_scores_come_by_position(textual: str) -> None:
-    assert get_rewards_from_server(textual, ["abc", "a", "abcde</s>", ""]) == [3.0, 1.0, 5.0, 0.0]
+    assert get_rewards_from_server(textual, ["abc", "a", "abcde</s>", ""]) == [3.0, 1.0, 9.0, 0.0]
 
 
 def test_the_answer_is_that_of_its_own_server(textual: str) -> None:
