@@ -71,6 +71,8 @@ def load_dataset(
             raise ValueError(f"{config.place}, {where}: {error}") from error
         if len(ids) <= max_prompt_tokens:
             metadata = {**parsed.metadata, "dataset": config.name}
+            if not isinstance(parsed.prompt, str):  # for reward models, whose chat template may be another
+                metadata["messages"] = parsed.prompt
             rows.append(Row(text, Int32Array(ids), parsed.ground_truth, metadata))
         else:
             too_long += 1

@@ -30,7 +30,9 @@ def test_a_prompt_is_rendered_by_the_chat_template_and_tells_its_dataset(tmp_pat
     (row,) = dataset.rows
     assert row.text == "<user>2+2?.<assistant>"
     assert list(row.token_ids) == [ord(letter) for letter in row.text]
-    assert (row.ground_truth, row.metadata) == ("4", {"level": 3, "dataset": "sums"})
+    messages = [{"role": "user", "content": "2+2?"}]
+    assert row.ground_truth == "4"
+    assert row.metadata == {"level": 3, "dataset": "sums", "messages": messages}
     assert dataset.name == "sums"
 
 
