@@ -1,0 +1,125 @@
+"""Programs against test cases: what is scored, and what a program cannot do."""
+
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from services.reward.protocol import Unscorable
+from services.reward.sandbox import CannotIsolate, Ending, Limits, run_python
+from tests.reward.rules.asking import ask, configure
+
+try:
+    run_python("", "", Limits(seconds=10, memory_mb=256))
+    ISOLATED = True
+except CannotIsolate:
+    ISOLATED = False
+
+PAIRS = {"test_cases": {"inputs": ["1\n2\n", "3\n4\n", "5\n5\n"], "outputs": ["3\n", "7", "10 \n\n"]}}
+isolated_only = pytest.mark.skipif(not ISOLATED, reason="this system permits no isolation")
+
+
+def fenced(program: str) -> str:
+    return f"Here it is:\n```python\n{program}\n```\nDone."
+
+
+def score(program: str, metadata: dict[str, Any] = PAIRS, **parameters: Any) -> float:
+    isolation = "required" if ISOLATED else "none"
+    return ask("code_tests", fenced(program), None, metadata, isolation=isolation, **parameters)
+
+
+def run(program: str, seconds: float = 10, memory_mb: int = 256) -> Ending:
+    return run_python(program, "", Limits(seconds, memory_mb), ISOLATED)
+
+
+def test_the_share_of_passed_tests_is_the_reward() -> None:
+    assert score("print(int(input()) + int(input()))") == 1
+    assert score("print(2 * int(input()) + 1)") == pytest.approx(2 / 3)
+    assert score("print(2 * int(input()) + 1)", reward="all") == 0
+    assert score("print(int(input()) + int(input()))", reward="all") == 1
+    assert score("this is no Python") == 0
+
+
+def test_statements_may_test_functions() -> None:
+    tests = {"tests": ["assert double(2) == 4", "assert double('a') == 'aa'", "assert double(0) == 1"]}
+    assert score("def double(x):\n    return 2 * x", tests) == pytest.approx(2 / 3)
+
+
+def test_the_last_fenced_program_counts() -> None:
+    assert score("print(0)\n```\n```python\nprint(int(input()) + int(input()))") == 1
+    assert ask("code_tests", "print(0)", metadata=PAIRS) == 0, "without a fence there is no program"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"tests": []},
+        {"tests": [1]},
+        {"test_cases": "{"},
+        {"test_cases": {"inputs": ["1"], "outputs": []}},
+        {"test_cases": {"inputs": [1], "outputs": ["1"]}},
+        {"tests": ["pass"] * 101},
+    ],
+)
+def test_without_proper_tests_nothing_is_scored(metadata: dict[str, Any]) -> None:
+    with pytest.raises(Unscorable, match="test"):
+        score("print(1)", metadata)
+
+
+def test_a_hanging_program_fails_in_its_time_and_leaves_nothing_behind() -> None:
+    start = time.monotonic()
+    assert score("while True: pass", test_seconds=0.5, total_seconds=1.0) == 0
+    assert time.monotonic() - start < 8
+    assert run("import time; time.sleep(60)", seconds=0.3).status == "timeout"
+
+
+def test_memory_and_disk_are_limited() -> None:
+    assert "MemoryError" in run("bytearray(10**9)").errors
+    big = run("open('f', 'wb').write(bytes(17 * 2**20))")
+    assert big.status == "failed"
+    endless = run("import sys\nwhile True: sys.stdout.write('x' * 10**6)")
+    assert endless.status == "failed"
+    assert len(endless.output) <= 16 * 2**20
+
+
+@isolated_only
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("open('/etc/passwd')", "No such file"),
+        ("open('/proc/self/environ')", "No such file"),
+        ("open('/usr/x', 'w')", "Read-only file system"),
+        ("import os; os.setuid(0)", "Invalid argument"),
+        ("import os; os.kill(2, 9)", "No such process"),
+    ],
+)
+def test_a_program_reaches_nothing_of_ours(program: str, error: str) -> None:
+    ending = run(program)
+    assert ending.status == "failed"
+    assert error in ending.errors
+
+
+@isolated_only
+def test_a_program_has_no_network_no_environment_and_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLSTREAM_REWARD_TOKEN", "a-secret-of-the-service")
+    ending = run("import os; print(sorted(os.environ), os.listdir('.'), os.getpid())")
+    assert ending.output == "['HOME', 'LANG', 'PATH', 'PYTHONHASHSEED'] ['main.py'] 1\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ending = run(f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)")
+    assert "Network is unreachable" in ending.errors
+
+
+@isolated_only
+def test_what_a_program_starts_ends_with_it() -> None:
+    escape = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nprint('left')"
+    start = time.monotonic()
+    assert run(escape).output == "left\n"
+    assert time.monotonic() - start < 5
+
+
+def test_a_deadline_before_the_end_of_the_tests_is_refused() -> None:
+    with pytest.raises(ValueError, match="deadline_seconds must be at least"):
+        configure("code_tests", deadline_seconds=5)
