@@ -51,6 +51,8 @@ class SandboxConfig(Table):
     run_seconds: float = Field(default=10.0, gt=0)
     compile_seconds: float = Field(default=10.0, gt=0)
     memory_mb: int = Field(default=1024, ge=16)
+    max_tests: int = Field(default=100, ge=1)
+    """An item with more tests is invalid."""
 
 
 class ExternalConfig(ScorerConfig):

@@ -7,33 +7,30 @@ from typing import Any
 
 from services.reward.external.client import CallFailed
 from services.reward.external.config import ExternalConfig
-from services.reward.protocol import Outcome, Unscorable
+from services.reward.protocol import Outcome
+from services.reward.rules.code import Case, read_cases
 from shared.scoring import ScoreItem
 
 Post = Callable[[Any], Awaitable[Any]]
 
-TESTS = "tests"
-"""The key of `metadata` with the tests: a list of `{"stdin", "stdout"}`, or of Python texts that assert."""
-
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_OVERHEAD_SECONDS = 10
 
 
 async def run_tests(post: Post, item: ScoreItem, config: ExternalConfig) -> Outcome:
     """The share of the item's tests that its program passes. One request per test, one after the other.
 
+    Tests are those of the rule `code_tests`; `metadata.tests` are statements of Python.
+
     Raises:
-    Unscorable: no tests.
+    Unscorable: no tests, or malformed ones.
     CallFailed: the sandbox failed, or did not say how the program ended; a program that failed is 0.
     Source: ByteDance SandboxFusion, `POST /run_code`; it answers 200 also for its own errors.
     """
-    tests = item.metadata.get(TESTS)
-    if not isinstance(tests, list) or not tests:
-        raise Unscorable(f'needs metadata "{TESTS}": a list of {{"stdin", "stdout"}} or of assertions')
+    cases = read_cases(item.metadata, config.sandbox.max_tests)
     program = last_program(item.response)
     if program is None:
         return 0.0
-    passed = [await _passes(post, program, test, config) for test in tests]
+    passed = [await _passes(post, program, case, config) for case in cases]
     return sum(passed) / len(passed)
 
 
@@ -43,16 +40,14 @@ def last_program(response: str) -> str | None:
     return blocks[-1] if blocks else None
 
 
-async def _passes(post: Post, program: str, test: Any, config: ExternalConfig) -> bool:
-    if isinstance(test, str) and test.strip():
-        # A program that ends early with status 0 has not passed: the nonce is printed after the assertions.
-        nonce = secrets.token_hex(8)
-        output = await _run(post, f"{program}\n\n{test}\n\nprint({nonce!r})\n", "", config)
-        return output is not None and output.rstrip().endswith(nonce)
-    if isinstance(test, dict) and all(isinstance(test.get(key), str) for key in ("stdin", "stdout")):
-        output = await _run(post, program, test["stdin"], config)
-        return output is not None and _same_lines(output, test["stdout"])
-    raise Unscorable(f'needs every test to be {{"stdin", "stdout"}} or a text; one is {str(test)[:60]!r}')
+async def _passes(post: Post, program: str, case: Case, config: ExternalConfig) -> bool:
+    if case.stdout is not None:
+        output = await _run(post, program + case.addition, case.stdin, config)
+        return output is not None and _same_lines(output, case.stdout)
+    # A program that ends early with status 0 has not passed: the nonce is printed after the assertions.
+    nonce = secrets.token_hex(8)
+    output = await _run(post, f"{program}\n{case.addition}\nprint({nonce!r})\n", case.stdin, config)
+    return output is not None and output.rstrip().endswith(nonce)
 
 
 async def _run(post: Post, code: str, stdin: str, config: ExternalConfig) -> str | None:

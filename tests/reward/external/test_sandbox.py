@@ -31,11 +31,18 @@ def run_code(body: Any) -> Reply:
 
 
 def item(response: str, tests: Any) -> ScoreItem:
-    return ScoreItem(response=response, metadata={"tests": tests})
+    """`tests`: texts that assert, or a dict of inputs and outputs."""
+    return ScoreItem(
+        response=response, metadata={"test_cases" if isinstance(tests, dict) else "tests": tests}
+    )
+
+
+def pairs(*cases: tuple[str, str]) -> dict[str, list[str]]:
+    return {"inputs": [given for given, _ in cases], "outputs": [expected for _, expected in cases]}
 
 
 def test_the_reward_is_the_share_of_tests_that_pass() -> None:
-    tests = [{"stdin": "2", "stdout": "4"}, {"stdin": "3", "stdout": "6\n"}, {"stdin": "3", "stdout": "7"}]
+    tests = pairs(("2", "4"), ("3", "6\n"), ("3", "7"))
     asserted = ["assert double(2) == 4", "assert double(2) == 5"]
     outcomes = ask(run_code, [item(DOUBLE, tests), item(FUNCTION, asserted)], contract="sandbox_fusion")
     assert outcomes == [pytest.approx(2 / 3), 0.5]
@@ -53,7 +60,7 @@ def test_a_response_without_a_program_fails_its_tests() -> None:
     assert ask(run_code, [item("I cannot.", ["assert True"])], contract="sandbox_fusion") == [0.0]
 
 
-@pytest.mark.parametrize("tests", [None, [], "assert True", [""], [{"stdin": "1"}], [3]])
+@pytest.mark.parametrize("tests", [None, [], "assert True", [3], {}, {"inputs": ["1"]}, pairs()])
 def test_without_tests_there_is_no_pass(tests: Any) -> None:
     (outcome,) = ask(run_code, [item(DOUBLE, tests)], contract="sandbox_fusion")
     assert isinstance(outcome, Failure) and outcome.status == "invalid"
@@ -79,14 +86,14 @@ FINISHED = {"status": "Finished", "return_code": 0, "stdout": "4"}
     ],
 )
 def test_an_empty_or_odd_verdict_is_neither_pass_nor_fail(reply: Any) -> None:
-    given = item(DOUBLE, [{"stdin": "2", "stdout": "4"}])
+    given = item(DOUBLE, pairs(("2", "4")))
     (outcome,) = ask(lambda _: Reply(reply), [given], contract="sandbox_fusion")
     assert isinstance(outcome, Failure) and outcome.status == "error"
 
 
 def test_a_program_past_its_time_has_failed() -> None:
     reply = {"status": "Failed", "run_result": {"status": "TimeLimitExceeded", "return_code": None}}
-    given = item(DOUBLE, [{"stdin": "2", "stdout": "4"}])
+    given = item(DOUBLE, pairs(("2", "4")))
     assert ask(lambda _: Reply(reply), [given], contract="sandbox_fusion") == [0.0]
 
 
