@@ -48,10 +48,10 @@ def run(config: Path, start: Path, folder: Path, overrides: Mapping[str, Any]) -
         "reward.port": 0,
     }
     command = [sys.executable, "-m", "services.console", "up", "--config", str(config.resolve())]
-    command += [f"--{key}={_text(value)}" for key, value in {**ours, **overrides}.items()]
+    command += [f"--{key}={text(value)}" for key, value in {**ours, **overrides}.items()]
     log = folder.with_suffix(".log")
     with log.open("w", encoding="utf-8") as output:
-        done = subprocess.run(command, cwd=ROOT, env=_environment(), stdout=output, stderr=subprocess.STDOUT)
+        done = subprocess.run(command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT)
     if done.returncode:
         last = "\n".join(log.read_text(encoding="utf-8").splitlines()[-30:])
         raise RuntimeError(f"the run {folder.name} ended with status {done.returncode}:\n{last}")
@@ -72,14 +72,14 @@ def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
             yield f"{above}{key}", value
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This one without overrides for another run, and without a number of threads: services know theirs."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLSTREAM_")}
     kept.pop("OMP_NUM_THREADS", None)
     return kept | {"PYTHONPATH": str(ROOT)}
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     """As the command line reads it."""
     return json.dumps(value) if isinstance(value, bool | list) else str(value)
 

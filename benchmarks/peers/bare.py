@@ -51,6 +51,7 @@ def main() -> None:
 
 async def measure(engine: "VllmEngine", prompts: list["Prompt"], size: int) -> tuple[float, float, float]:
     """Median seconds of generating and of scoring a batch, and its median tokens; the first one warms up."""
+    await engine.llm.update_weight_version("0")  # the engine names versions only once it has had an update
     generate, reward, tokens = [], [], []
     for start in range(0, len(prompts), size):
         batch = prompts[start : start + size]
