@@ -124,10 +124,8 @@ TRACKERS: dict[TrackerName, Callable[[Path, Mapping[str, Any], int | None], Trac
 
 
 class Trackers:
-    """All trackers of a run, served by a thread of their own: training never waits for a tracking server.
-
-    One that fails is left out from then on, with a warning. Its metrics are also in `metrics.jsonl`.
-    """
+    """All trackers of a run, each served by a thread of its own: neither training nor another tracker waits
+    for a tracking server. One that fails gets no more, with a warning; `metrics.jsonl` has everything."""
 
     def __init__(
         self, names: Sequence[TrackerName], run: Path, config: Mapping[str, Any], resumed_at: int | None
@@ -140,41 +138,47 @@ class Trackers:
         Raises:
             ValueError: a tracker cannot be started.
         """
-        self._working: dict[str, Tracker] = {}
+        self._served: list[_Served] = []
         for name in names:
             try:
-                self._working[name] = TRACKERS[name](run, config, resumed_at)
+                tracker = TRACKERS[name](run, config, resumed_at)
             except Exception as error:  # each library raises its own kinds
                 cause = f"the tracker {name} does not start: {error}"
                 raise ValueError(f"{cause}; mend that or leave it out of learner.trackers") from error
-        self._rows: SimpleQueue[tuple[dict[str, float], int] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="trackers", daemon=True)
-        self._thread.start()
+            self._served.append(_Served(name, tracker))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._rows.put((dict(metrics), step))
+        for served in self._served:
+            served.rows.put((dict(metrics), step))
 
     def close(self) -> None:
         """Hand over what is left, within `CLOSE_SECONDS`."""
-        self._rows.put(None)
-        self._thread.join(CLOSE_SECONDS)
-        if self._thread.is_alive():
-            log.warning("a tracker has not taken all metrics within %.0f s; left behind", CLOSE_SECONDS)
+        for served in self._served:
+            served.rows.put(None)
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for served in self._served:
+            served.thread.join(max(0.0, deadline - time.monotonic()))
+            if served.thread.is_alive():
+                log.warning("the tracker %s has not taken all metrics in time; left behind", served.name)
+
+
+class _Served:
+    """A tracker, what it is still to be given, and the thread that gives it."""
+
+    def __init__(self, name: str, tracker: Tracker) -> None:
+        self.name = name
+        self.rows: SimpleQueue[tuple[dict[str, float], int] | None] = SimpleQueue()
+        self._tracker = tracker
+        self.thread = threading.Thread(target=self._work, name=f"tracker-{name}", daemon=True)
+        self.thread.start()
 
     def _work(self) -> None:
-        while (row := self._rows.get()) is not None:
-            metrics, step = row
-            for name, tracker in list(self._working.items()):
-                self._try(name, lambda: tracker.log(metrics, step))  # noqa: B023 - called at once
-        for name, tracker in list(self._working.items()):
-            self._try(name, tracker.close)
-
-    def _try(self, name: str, call: Callable[[], None]) -> None:
         try:
-            call()
-        except Exception as error:
-            del self._working[name]
-            log.warning("the tracker %s fails and gets no more of this run's metrics: %r", name, error)
+            while (row := self.rows.get()) is not None:
+                self._tracker.log(*row)
+            self._tracker.close()
+        except Exception as error:  # each library raises its own kinds
+            log.warning("the tracker %s fails and gets no more of this run's metrics: %r", self.name, error)
 
 
 def _known_id(path: Path, resumed_at: int | None, make: Callable[[], str]) -> str:
