@@ -45,8 +45,10 @@ def main() -> None:
     options.out.write_text(json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8")
     print(
         f"{options.completions} completions: generate {generate:.3f} s, {tokens / generate:,.0f} tokens/s; "
-        f"reward {reward:.4f} s"
+        f"reward {reward:.4f} s",
+        flush=True,
     )
+    os._exit(0)  # as the service: what vLLM does when Python takes it apart is an ignored error
 
 
 async def measure(engine: "VllmEngine", prompts: list["Prompt"], size: int) -> tuple[float, float, float]:
