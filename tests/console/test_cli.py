@@ -76,7 +76,7 @@ def test_config_prints_toml_that_means_the_same_and_hides_the_password(
     assert call(monkeypatch, "config", "--config", run_file, *overrides) == 0
     tables = tomllib.loads(capsys.readouterr().out)
     assert tables["learner"]["kl_coef"] == 0.5 and tables["run"]["seed"] == 4
-    assert tables["reward"]["scorers"] == {"gsm8k_reward_fn": 1.0}
+    assert tables["reward"]["scorers"]["gsm8k_reward_fn"]["weight"] == 1.0
     assert tables["rollout"]["port"] == 8000 and tables["console"]["max_restarts"] == 5
     assert tables["redis"]["url"] == "redis://:***@somewhere:1/0"
 

@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 
 from examples.arithmetic.problems import first_problems, is_solved, split_of, write_prompts
-from services.reward.math_answer import Tags
-from services.reward.rules import gsm8k_reward_fn
+from services.reward.rules.colossalchat import TaggedConfig, gsm8k_reward_fn
+from shared.scoring import ScoreItem
+
+
+def reward(response: str, ground_truth: str) -> float:
+    item = ScoreItem(response=response, ground_truth=ground_truth)
+    return gsm8k_reward_fn(item, TaggedConfig(rule="gsm8k_reward_fn"))
 
 
 def test_the_split_of_a_question_never_changes() -> None:
@@ -41,7 +46,7 @@ def test_workings_are_right_within_range_and_say_what_the_question_asks() -> Non
 def test_every_solution_earns_full_marks() -> None:
     for row in first_problems("heldout", 1024):
         assert is_solved(row.solution, row.answer)
-        assert gsm8k_reward_fn(row.solution, row.answer, Tags()) == 10.0
+        assert reward(row.solution, row.answer) == 10.0
 
 
 @pytest.mark.parametrize(
@@ -60,13 +65,13 @@ def test_every_solution_earns_full_marks() -> None:
 )
 def test_a_wrong_or_badly_formed_response_is_not_solved(response: str) -> None:
     assert not is_solved(response, "5")
-    assert gsm8k_reward_fn(response, "5", Tags()) < 10.0
+    assert reward(response, "5") < 10.0
 
 
 def test_text_before_and_between_the_blocks_is_allowed() -> None:
     response = "Well: <think></think> so <answer> 5 </answer>"
     assert is_solved(response, "5")
-    assert gsm8k_reward_fn(response, "5", Tags()) == 10.0
+    assert reward(response, "5") == 10.0
 
 
 def test_prompt_rows_hold_messages_and_ground_truth_and_no_solution(tmp_path: Path) -> None:
