@@ -55,6 +55,9 @@ class End(msgspec.Struct, array_like=True, tag=True):
     """Kill that process, if it still runs. Answered by its exit code, an `int`: minus the signal's number."""
 
     pid: int
+    wait: bool
+    """Else the answer comes at once, and is the code of a killed process: one at low priority may take long
+    to die where the processor is busy."""
 
 
 class Closed(Exception):

@@ -16,14 +16,14 @@ from services.reward.protocol import Failure, Outcome
 from shared.config import Table
 from shared.scoring import ScoreItem
 
-PATIENCE_SECONDS = 0.2
+PATIENCE_SECONDS = 0.05
 """An item that takes longer gives way: its process runs on at low priority, and another takes its place."""
 
 
 class PoolConfig(Table):
     workers: int = Field(default=2, ge=1, le=256)
     """Processes for rules that may hang. They start with the first item that needs one."""
-    spare_workers: int = Field(default=8, ge=0, le=256)
+    spare_workers: int = Field(default=32, ge=0, le=256)
     """Processes more, at most, in place of those that a slow item occupies until its deadline."""
     memory_mb: int = Field(default=2048, ge=256)
     """Address space of each process."""
@@ -132,31 +132,30 @@ class Pool:
     def _add_threads(self) -> None:
         """As many as there is work for, within the limits; the slow ones do not count as workers."""
         most = self._config.workers + self._config.spare_workers
-        while (
-            len(self._queue) > self._idle
-            and self._active - self._slow < self._config.workers
-            and self._active < most
-        ):
+        wanted = len(self._queue) - self._idle
+        while wanted > 0 and self._active - self._slow < self._config.workers and self._active < most:
             thread = threading.Thread(target=self._serve, daemon=True)
             self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
             self._active += 1
-            self._idle += 1
+            wanted -= 1
             thread.start()
 
     def _serve(self) -> None:
         """Of one thread: work off the queue with a process of its own."""
         process: WorkerProcess | None = None
-        while task := self._next():
+        while task := self._next(process):
             process = self._settle(process, *task)
         if process:
-            process.end()
+            process.kill()
 
-    def _next(self) -> tuple[Batch, int] | None:
-        """The next item; None when this thread is to leave: the pool is closed, or there are too many."""
+    def _next(self, process: WorkerProcess | None) -> tuple[Batch, int] | None:
+        """The next item; None when this thread is to leave: the pool is closed, or others took its place."""
         with self._changed:
+            self._idle += 1
             self._changed.wait_for(lambda: self._queue or self._closed)
             self._idle -= 1
-            if self._closed or self._active - self._slow > self._config.workers:
+            replaced = process is None and self._active - self._slow > self._config.workers
+            if self._closed or replaced:
                 self._active -= 1
                 self._changed.notify()  # it may have been woken for an item
                 return None
@@ -168,20 +167,15 @@ class Pool:
         try:
             process = process or WorkerProcess(self._nursery, batch.function.modules)
             outcome, slow = self._ask(process, batch, position)
-            if slow:  # it would keep its low priority
-                process.end()
-                process = None
         except TimeoutError:
-            outcome = Failure("timeout", f"took longer than {batch.deadline_seconds:g} s")
-            if process:
-                process.end()
-            process = None
+            outcome, slow = Failure("timeout", f"took longer than {batch.deadline_seconds:g} s"), True
         except Closed as error:
-            ending = process.end() if process else str(error)
-            outcome, process = Failure("error", f"gave no answer: {ending}"), None
-        with self._changed:
-            self._idle += 1
+            ending = process.ending() if process else str(error)
+            outcome, slow, process = Failure("error", f"gave no answer: {ending}"), False, None
         batch.set(position, outcome)
+        if process and slow:  # where it still runs, it would keep its low priority
+            process.kill()
+            return None
         return process
 
     def _ask(self, process: WorkerProcess, batch: Batch, position: int) -> tuple[Outcome, bool]:

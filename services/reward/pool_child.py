@@ -31,6 +31,7 @@ def nursery(control: socket.socket, memory_bytes: int) -> None:
     leave_network()
     nursery_pid = os.getpid()
     processes: set[int] = set()
+    dying: set[int] = set()
     try:
         while True:
             request = receive_with_socket(control)
@@ -45,17 +46,26 @@ def nursery(control: socket.socket, memory_bytes: int) -> None:
                     channel.close()
                     processes.add(pid)
                     send(control, pid)
-                case (End(pid), None) if pid in processes:
+                case (End(pid, wait), None) if pid in processes:
                     os.kill(pid, signal.SIGKILL)
                     processes.remove(pid)
-                    send(control, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                    code = reap(pid, wait)
+                    send(control, -signal.SIGKILL if code is None else code)
+                    dying = {other for other in dying if reap(other, False) is None}
+                    dying |= {pid} if code is None else set()
                 case _:
                     raise Closed("it asks for what cannot be")
     except Closed:
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
-        for pid in processes:
+        for pid in processes | dying:
             os.waitpid(pid, 0)
+
+
+def reap(pid: int, wait: bool) -> int | None:
+    """The exit code of an ended process; None if it has not ended yet."""
+    ended, status = os.waitpid(pid, 0 if wait else os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def receive_with_socket(control: socket.socket) -> tuple[Fork | End, socket.socket | None]:

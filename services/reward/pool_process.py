@@ -18,7 +18,8 @@ from shared.scoring import ScoreItem
 PREPARE_SECONDS = 60.0
 """How long importing and preparing a function may take in a process, apart from any item's deadline."""
 STOP_SECONDS = 2.0
-LOW_PRIORITY = 19
+PRIORITY_STEP = 10
+"""By how much a slow item's process is made nicer: a tenth of the others' share of a busy processor."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 """Environment variables that the processes see. Tokens are not among them."""
 
@@ -48,13 +49,13 @@ class Nursery:
             raise
         return pid, ours
 
-    def end(self, pid: int) -> int:
-        """Kill a process; its exit code, minus the signal's number if a signal ended it.
+    def end(self, pid: int, wait: bool) -> int:
+        """Kill a process; its exit code if it is waited for, minus the signal's number if a signal ended it.
 
         Raises:
         Closed: the nursery is gone, and all its processes with it.
         """
-        return self._ask(End(pid), [])
+        return self._ask(End(pid, wait), [])
 
     def close(self) -> None:
         """End the nursery and all its processes, for good."""
@@ -159,20 +160,24 @@ class WorkerProcess:
     def yield_processor(self) -> None:
         """Let others go first, from now on."""
         with contextlib.suppress(ProcessLookupError):  # it may just have died
-            os.setpriority(os.PRIO_PROCESS, self.pid, LOW_PRIORITY)
+            priority = os.getpriority(os.PRIO_PROCESS, self.pid)
+            os.setpriority(os.PRIO_PROCESS, self.pid, priority + PRIORITY_STEP)
 
-    def end(self) -> str:
-        """Kill it; how it ended."""
+    def kill(self) -> None:
+        """End it, whatever it does. It may take a while to be gone."""
+        self._channel.close()
+        with contextlib.suppress(Closed):  # then all have ended
+            self._nursery.end(self.pid, wait=False)
+
+    def ending(self) -> str:
+        """How it ended, after `Closed`."""
         self._channel.close()
         try:
-            code = self._nursery.end(self.pid)
+            code = self._nursery.end(self.pid, wait=True)
         except Closed:
             return "its process ended with the one that started it"
-        return (
-            f"its process was ended by signal {-code}"
-            if code < 0
-            else f"its process ended with status {code}"
-        )
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+        return f"its process {how}"
 
     def _exchange(self, request: Prepare, seconds: float) -> Answer:
         until = time.monotonic() + seconds
