@@ -90,3 +90,23 @@ def test_the_longest_response_of_any_kind_is_scored_at_once(piece: str) -> None:
     (result,) = core.score([item(response)])
     assert result.status == "ok"
     assert time.perf_counter() - start < 1.0, "a quadratic search takes minutes"
+
+
+def test_a_rule_that_hangs_is_a_timeout_and_the_other_scorers_are_still_told() -> None:
+    core = make_core({"math_verify": {"deadline_seconds": 0.5}, "gsm8k_reward_fn": 1.0})
+    try:
+        core.score([item(RIGHT)])
+        hanging = item(r"<think>r</think>\boxed{9^{9^{9^{9}}}}", "2")
+        fine, late = core.score([item(RIGHT), hanging])
+    finally:
+        core.close()
+    assert (fine.reward, fine.components) == (11.0, {"math_verify": 1.0, "gsm8k_reward_fn": 10.0})
+    assert (late.reward, late.status, late.error) == (None, "timeout", "math_verify took longer than 0.5 s")
+    assert late.components == {"gsm8k_reward_fn": 0.0}
+
+
+def test_rules_that_run_programs_cannot_be_switched_on_by_a_request() -> None:
+    core = make_core({"gsm8k_reward_fn": 1.0})
+    with pytest.raises(ValueError, match="unknown scorer 'code_tests'"):
+        core.score([item(RIGHT)], ["code_tests"])
+    assert "code_tests" not in core.describe()["available"]

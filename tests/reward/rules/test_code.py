@@ -1,6 +1,8 @@
 """Programs against test cases: what is scored, and what a program cannot do."""
 
 import socket
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -118,6 +120,20 @@ def test_what_a_program_starts_ends_with_it() -> None:
     start = time.monotonic()
     assert run(escape).output == "left\n"
     assert time.monotonic() - start < 5
+
+
+@isolated_only
+def test_where_programs_cannot_be_isolated_the_service_does_not_start() -> None:
+    forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec "
+    check = "from services.reward.sandbox import check_isolation; check_isolation()"
+    command = ["unshare", "-Ur", "sh", "-c", f'{forbid} "$0" -c "$1"', sys.executable, check]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("no unshare command")
+    assert told.returncode == 1
+    assert "ValueError: programs cannot be isolated on this system" in told.stderr
+    assert "unshare: No space left on device" in told.stderr
 
 
 def test_a_deadline_before_the_end_of_the_tests_is_refused() -> None:
