@@ -31,10 +31,11 @@ class Closed(Exception):
 class Batcher:
     """Runs rows of many callers in common batches. Thread-safe."""
 
-    def __init__(self, run: Run, max_batch_tokens: int, max_wait_seconds: float) -> None:
+    def __init__(self, run: Run, max_batch_tokens: int, max_wait_seconds: float, max_padding: int) -> None:
         """`run` gives the scores of rows with the same head, in their order; only one thread calls it."""
         self._run = run
         self._max_batch_tokens = max_batch_tokens
+        self._max_padding = max_padding
         self._max_wait_seconds = max_wait_seconds
         self._waiting: list[Row] = []
         self._tokens_waiting = 0
@@ -63,7 +64,7 @@ class Batcher:
 
     def _work(self) -> None:
         while rows := self._gather():
-            for batch in batches(rows, self._max_batch_tokens):
+            for batch in batches(rows, self._max_batch_tokens, self._max_padding):
                 if self._closed:
                     _fail(batch, Closed("the scorer was closed"))
                 else:
@@ -103,16 +104,22 @@ class Batcher:
                 row.scores.set_result(its_scores)
 
 
-def batches(rows: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
-    """Rows of one head and similar length together, longest first; padded, a batch has `max_tokens` at most.
+def batches(rows: Sequence[Row], max_tokens: int, max_padding: int) -> Iterator[list[Row]]:
+    """Rows of one head and similar length together, longest first.
 
-    A longer row is a batch of its own.
+    Padded, a batch has `max_tokens` at most, of which at most `max_padding` are padding: the tokens that cost
+    as much as a batch more. A longer row is a batch of its own.
     """
     batch: list[Row] = []
+    padding = 0
     for row in sorted(rows, key=lambda row: (row.head, -len(row.ids))):
-        if batch and (row.head != batch[0].head or (len(batch) + 1) * len(batch[0].ids) > max_tokens):
-            yield batch
-            batch = []
+        if batch:
+            longest = len(batch[0].ids)
+            padding += longest - len(row.ids)
+            full = (len(batch) + 1) * longest > max_tokens
+            if full or padding > max_padding or row.head != batch[0].head:
+                yield batch
+                batch, padding = [], 0
         batch.append(row)
     if batch:
         yield batch

@@ -17,6 +17,8 @@ from services.reward.neural.heads import Batch, Head
 from services.reward.neural.loading import auto_class, check_complete, load_model
 
 _SHORT_TOKENS = 8
+_MAX_PADDING = {"cpu": 128, "cuda": 4096}
+"""Tokens of padding that take about as long as the fixed cost of one more batch."""
 
 MakeHead = Callable[[PreTrainedModel, torch.device], Head]
 
@@ -36,7 +38,8 @@ class Engine:
         self._peft: Any = None
         self._numbers = itertools.count()
         self._using = threading.Lock()
-        self.batcher = Batcher(self._run, config.max_batch_tokens, config.max_wait_ms / 1000)
+        padding = _MAX_PADDING[self.device.type]
+        self.batcher = Batcher(self._run, config.max_batch_tokens, config.max_wait_ms / 1000, padding)
 
     def add(self, name: str, config: NeuralConfig, make_head: MakeHead) -> str:
         """The key under which rows are scored by the scorer's head, with its adapter in force if it has one.

@@ -18,7 +18,7 @@ def row(length: int, head: str = "a") -> Row:
 
 @contextmanager
 def batching(run: Run, budget: int = 100, wait_seconds: float = 0.0) -> Iterator[Batcher]:
-    batcher = Batcher(run, budget, wait_seconds)
+    batcher = Batcher(run, budget, wait_seconds, max_padding=10_000)
     try:
         yield batcher
     finally:
@@ -29,14 +29,20 @@ def lengths(rows: Sequence[Row]) -> list[tuple[float, ...]]:
     return [(float(len(row.ids)),) for row in rows]
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from("ab"))), st.integers(1, 200))
-def test_batches_hold_every_row_once_and_keep_the_budget(sizes: list[tuple[int, str]], budget: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.sampled_from("ab"))), st.integers(1, 200), st.integers(0, 99)
+)
+def test_batches_hold_every_row_once_and_keep_the_budget(
+    sizes: list[tuple[int, str]], budget: int, padding: int
+) -> None:
     rows = [row(length, head) for length, head in sizes]
-    found = list(batches(rows, budget))
+    found = list(batches(rows, budget, padding))
     assert sorted(id(r) for batch in found for r in batch) == sorted(id(r) for r in rows)
     for batch in found:
         assert len({r.head for r in batch}) == 1
-        assert len(batch) == 1 or len(batch) * max(len(r.ids) for r in batch) <= budget
+        longest = max(len(r.ids) for r in batch)
+        assert len(batch) == 1 or len(batch) * longest <= budget
+        assert sum(longest - len(r.ids) for r in batch) <= padding
 
 
 def test_rows_of_many_threads_share_batches_and_each_gets_its_own_score() -> None:
@@ -107,7 +113,7 @@ def test_a_cancelled_row_is_not_run() -> None:
 
 
 def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
-    batcher = Batcher(lengths, 100, 60.0)
+    batcher = Batcher(lengths, 100, 60.0, 0)
     waiting = row(1)
     batcher.submit([waiting])
     batcher.close()
