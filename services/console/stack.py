@@ -108,7 +108,11 @@ class Stack:
             return {}
         console = self._resolved.console
         threads = {"learner": console.learner_threads, "reward": console.reward_threads}.get(service)
-        return {"ROLLSTREAM_TOKEN": self._token} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+        given = {"OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": console.gpus.get(service)}
+        return {
+            "ROLLSTREAM_TOKEN": self._token,
+            **{name: str(value) for name, value in given.items() if value is not None},
+        }
 
     def _address(self, service: str) -> dict[str, Any]:
         table = self._resolved.tables[service]

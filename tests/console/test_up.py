@@ -90,6 +90,19 @@ def test_the_learners_exit_status_is_passed_on_and_nobody_stays(up: Up) -> None:
     assert not any(map(runs, pids))
 
 
+def test_each_service_sees_the_gpus_it_is_given(up: Up) -> None:
+    up.start("--console.gpus", '{ rollout = "0", learner = "1,2" }')
+    seen = {}
+    for service in SERVICES:
+        environment = Path(f"/proc/{up.pid(service)}/environ").read_bytes().split(b"\0")
+        given = dict(variable.partition(b"=")[::2] for variable in environment)
+        seen[service] = given.get(b"CUDA_VISIBLE_DEVICES")
+    assert seen["rollout"] == b"0" and seen["learner"] == b"1,2"
+    assert seen["reward"] == os.environb.get(b"CUDA_VISIBLE_DEVICES")
+    up.say("learner.finish", 0)
+    up.end()
+
+
 @pytest.mark.parametrize(("signum", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_everything_the_learner_first(up: Up, signum: int, expected: int) -> None:
     up.start()
