@@ -56,13 +56,19 @@ def learner(task: Task) -> Contender:
 
 
 def recut(task: Task, attention: str | None = None) -> Contender:
-    """The bound: a minibatch's tokens strung together and cut anew into as many rows, all of one length, so
-    that there is neither padding nor a pass that is too small. The few tokens left over are dropped."""
+    """The bound: a minibatch's tokens strung together and cut anew into rows of one length, so that there is
+    neither padding nor a pass that is too small.
+
+    The length is `sum(L^2) / sum(L)` over the true lengths `L`: then attention meets as many pairs of tokens as
+    on the true sequences. The tokens left over, fewer than a row, are dropped and not counted.
+    """
     steps = []
     for rows in task.minibatches:
         ids, wanted = (torch.cat(parts) for parts in zip(*_sequences(task.batch, rows), strict=True))
-        width = len(ids) // len(rows)
-        square = [flat[: width * len(rows)].view(len(rows), width) for flat in (ids, wanted)]
+        lengths = task.batch.lengths[rows]
+        width = round(int(lengths.square().sum()) / int(lengths.sum()))
+        whole = len(ids) // width * width
+        square = [flat[:whole].view(-1, width) for flat in (ids, wanted)]
         size = max(1, task.config.micro_batch_tokens // width)
         steps.append(list(zip(*(part.split(size) for part in square), strict=True)))
     return _bare(task, steps, attention)
