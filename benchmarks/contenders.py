@@ -59,8 +59,8 @@ def recut(task: Task, attention: str | None = None) -> Contender:
     """The bound: a minibatch's tokens strung together and cut anew into rows of one length, so that there is
     neither padding nor a pass that is too small.
 
-    The length is `sum(L^2) / sum(L)` over the true lengths `L`: then attention meets as many pairs of tokens as
-    on the true sequences. The tokens left over, fewer than a row, are dropped and not counted.
+    The length is `sum(L^2) / sum(L)` over the true lengths `L`: then attention meets as many pairs of tokens
+    as on the true sequences. The tokens left over, fewer than a row, are dropped and not counted.
     """
     steps = []
     for rows in task.minibatches:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the environment of the peer, TRL 1.12.0, the last release with a PPO trainer. About a minute.
+# Makes the environment of the peer, TRL 1.12.0, the last release with a PPO trainer. About half a minute.
 # Usage: sh benchmarks/peers/setup.sh [FOLDER]    default: benchmarks/peers/.venv
 set -eu
 HERE="$(cd "$(dirname "$0")" && pwd)"
