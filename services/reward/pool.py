@@ -16,14 +16,14 @@ from services.reward.protocol import Failure, Outcome
 from shared.config import Table
 from shared.scoring import ScoreItem
 
-PATIENCE_SECONDS = 0.05
+PATIENCE_SECONDS = 0.1
 """An item that takes longer gives way: its process runs on at low priority, and another takes its place."""
 
 
 class PoolConfig(Table):
-    workers: int = Field(default=2, ge=1, le=256)
+    workers: int = Field(default=4, ge=1, le=256)
     """Processes for rules that may hang. They start with the first item that needs one."""
-    spare_workers: int = Field(default=32, ge=0, le=256)
+    spare_workers: int = Field(default=8, ge=0, le=256)
     """Processes more, at most, in place of those that a slow item occupies until its deadline."""
     memory_mb: int = Field(default=2048, ge=256)
     """Address space of each process."""

@@ -18,8 +18,8 @@ from shared.scoring import ScoreItem
 PREPARE_SECONDS = 60.0
 """How long importing and preparing a function may take in a process, apart from any item's deadline."""
 STOP_SECONDS = 2.0
-PRIORITY_STEP = 10
-"""By how much a slow item's process is made nicer: a tenth of the others' share of a busy processor."""
+LOW_PRIORITY = 19
+"""Of a slow item's process. Several that spin must not together outweigh those that work."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 """Environment variables that the processes see. Tokens are not among them."""
 
@@ -160,8 +160,7 @@ class WorkerProcess:
     def yield_processor(self) -> None:
         """Let others go first, from now on."""
         with contextlib.suppress(ProcessLookupError):  # it may just have died
-            priority = os.getpriority(os.PRIO_PROCESS, self.pid)
-            os.setpriority(os.PRIO_PROCESS, self.pid, priority + PRIORITY_STEP)
+            os.setpriority(os.PRIO_PROCESS, self.pid, LOW_PRIORITY)
 
     def kill(self) -> None:
         """End it, whatever it does. It may take a while to be gone."""
