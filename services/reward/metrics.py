@@ -1,6 +1,7 @@
 """What `/metrics` shows, in Prometheus' text format. No label has a value that a request can invent."""
 
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -43,8 +44,8 @@ class Metrics:
         )
 
     def count_items(self, results: Sequence[ScoreResult]) -> None:
-        for result in results:
-            self.items.labels(result.status).inc()
+        for status, count in Tally(result.status for result in results).items():
+            self.items.labels(status).inc(count)
 
     def time_scorer(self, scorer: str, seconds: float) -> None:
         self.scorer_seconds.labels(scorer).observe(seconds)

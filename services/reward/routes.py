@@ -1,9 +1,10 @@
 """Our own contract: `POST /v1/score` and `GET /v1/scorers`; and how routes of any contract are added."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from services.reward.door import Door
@@ -29,20 +30,35 @@ class Routes:
         answer: Callable[[Wanted, Door], Any],
         example: tuple[Any, Any],
         contract: str,
+        own_scorer: bool = False,
     ) -> None:
         """Answer `POST path` with what `answer` makes of the body; its docstring is the route's description.
 
         reply: type of the answer. example: a request and the answer to it. contract: who speaks it.
+        own_scorer: whether `answer` asks another scorer than the configured ones.
         """
 
-        async def endpoint(request: Request) -> Response:
-            return await self.door.serve(request, wanted, answer)
+        door = self.door
+
+        class Direct(APIRoute):
+            """Asks the door at once: there are no parameters that FastAPI would have to resolve."""
+
+            def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+                async def handle(request: Request) -> Response:
+                    await door.admit(request)
+                    return await door.serve(request, wanted, answer, own_scorer)
+
+                return handle
+
+        def endpoint() -> None:
+            """In the schema only."""
 
         self._examples[path] = example
         body = {"schema": inline_schema(wanted)}
         self.router.add_api_route(
             path,
             endpoint,
+            route_class_override=Direct,
             methods=["POST"],
             name=answer.__name__,
             tags=[contract],

@@ -128,7 +128,8 @@ def test_a_service_that_is_full_says_so_and_serves_on_when_it_is_not(
     service = launch("full", *options, "--reward.deadline_seconds", "60", code=BLOCKING)
     with connect(redis_server.url) as connection:
         url = str(service.facts(Streams(connection, "full"))["url"])
-    body = {"items": [{"prompt": str(gate), "response": "r"}]}
+    # Long enough to be served in a thread: a short request would hold up the service itself.
+    body = {"items": [{"prompt": str(gate), "response": "r", "metadata": {"padding": "x" * 20_000}}]}
     answers: list[httpx.Response] = []
 
     def ask() -> None:

@@ -136,4 +136,4 @@ def add(routes: Routes) -> None:
         ("/test_program", test_program, ASSERTS),
         ("/test_program_stdio", test_program_stdio, PRINTS),
     ):
-        routes.post(path, TestProgram, Verdicts, answer, (asked, VERDICTS), "open-instruct")
+        routes.post(path, TestProgram, Verdicts, answer, (asked, VERDICTS), "open-instruct", True)

@@ -71,4 +71,4 @@ EXAMPLE = (
 
 
 def add(routes: Routes) -> None:
-    routes.post("/verify_answer", VerifyAnswer, AnswerStatus, verify_answer, EXAMPLE, "PipelineRL")
+    routes.post("/verify_answer", VerifyAnswer, AnswerStatus, verify_answer, EXAMPLE, "PipelineRL", True)
