@@ -8,7 +8,7 @@ import pytest
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES
 
-PAGE = (Path(__file__).parents[3] / "docs/rewards.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/reward.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", RULES)
