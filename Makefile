@@ -18,7 +18,7 @@ test: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy shared services examples tests
+	$(BIN)/mypy shared services examples benchmarks tests
 
 setup:
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh

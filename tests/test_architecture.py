@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SERVICES = ("rollout", "reward", "learner", "console")
-CODE = sorted([*ROOT.glob("shared/**/*.py"), *ROOT.glob("services/**/*.py"), *ROOT.glob("examples/**/*.py")])
+ROOMS = ("shared", "services", "examples", "benchmarks")
+CODE = sorted(path for room in ROOMS for path in ROOT.glob(f"{room}/**/*.py"))
 
 FORBIDDEN_IN_SHARED = {"torch", "vllm", "fastapi", "transformers", "services", "examples"}
 PURE = ("kl", "advantages", "losses", "schedule", "rewards", "correction", "state")
