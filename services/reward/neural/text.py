@@ -58,7 +58,8 @@ class Renderer:
 
     def _whole(self, item: ScoreItem) -> Tokens:
         if self._config.prompt_as == "text":
-            return Tokens(self._tokenizer.encode(item.prompt + item.response), [])
+            text = item.prompt + item.response  # rendered by a policy's template it may have a BOS already
+            return Tokens(self._tokenizer.encode(text, add_special_tokens=not self._has_bos(text)), [])
         return Tokens(self._encode(self._rendered(conversation(item))), [])
 
     def _stepwise(self, item: ScoreItem) -> Tokens:
@@ -68,7 +69,8 @@ class Renderer:
         """
         if self._config.prompt_as == "text":
             bos = self._tokenizer.bos_token_id
-            ids = [*([] if bos is None else [bos]), *self._encode(item.prompt)]
+            starts = [] if bos is None or self._has_bos(item.prompt) else [bos]
+            ids = [*starts, *self._encode(item.prompt)]
         else:
             ids = self._encode(self._rendered(conversation(item)[:-1], add_generation_prompt=True))
         steps = [step for step in item.response.split(self._config.steps.separator) if step.strip()]
@@ -77,6 +79,10 @@ class Renderer:
             ids += [*self._encode(step), *self._marker]
             ends.append(len(ids) - 1)
         return Tokens(ids, ends)
+
+    def _has_bos(self, text: str) -> bool:
+        bos = self._tokenizer.bos_token
+        return bool(bos) and text.startswith(str(bos))
 
     def _rendered(self, messages: list[dict[str, Any]], **options: Any) -> str:
         try:
