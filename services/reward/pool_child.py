@@ -5,6 +5,7 @@ that a killed one is replaced in milliseconds. It runs no code of rules or users
 """
 
 import ctypes
+import gc
 import importlib
 import os
 import resource
@@ -39,6 +40,7 @@ def nursery(control: socket.socket, memory_bytes: int) -> None:
                 case (Fork(modules), channel) if channel is not None:
                     for module in modules:
                         importlib.import_module(module)
+                    gc.freeze()  # else a collection in a worker copies all pages of what was imported
                     pid = os.fork()
                     if pid == 0:
                         control.close()

@@ -33,7 +33,7 @@ class Row(NamedTuple):
         )
 
 
-MATH_VERIFY = ("math_verify",)
+MATH_VERIFY = ("math_verify", "services.reward.rules.math_warm")
 JSONSCHEMA = ("jsonschema", "referencing")
 
 RULES: dict[str, Row] = {
