@@ -54,6 +54,10 @@ class Composition:
         self.weights = {name: table.weight for name, table in scorers.items()}
         self._scorers = scorers
         self._config = config or CompositionConfig()
+        self.has_gates = bool(self._config.gates)
+        """Whether what one scorer gives decides which are asked next."""
+        self.is_uniform = not self.has_gates and not self._config.datasets
+        """Whether every item is given to every scorer."""
 
     def scorers_for(self, item: ScoreItem, known: Mapping[str, Outcome]) -> list[str]:
         """The scorers that must score `item` next, when others gave what is `known`; none at the end.
@@ -75,27 +79,29 @@ class Composition:
 
         `components` are what the scorers gave, before clip, threshold and weight.
         """
-        numbers = {name: _number(outcome) for name, outcome in outcomes.items()}
-        components = {name: number for name, number in numbers.items() if number is not None}
-        steps = {name: list(o.steps) for name, o in outcomes.items() if isinstance(o, Steps)}
-        failures = [
-            Failure(outcome.status, f"{name} {outcome.cause}")
-            if isinstance(outcome, Failure)
-            else Failure("error", f"{name} gave {_value(outcome)}")
-            for name, outcome in outcomes.items()
-            if name not in components
-        ]
+        components: dict[str, float] = {}
+        steps: dict[str, list[float]] = {}
+        failures: list[Failure] = []
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, Failure):
+                failures.append(Failure(outcome.status, f"{name} {outcome.cause}"))
+                continue
+            if isinstance(outcome, Steps):
+                steps[name] = list(outcome.steps)
+            value = _value(outcome)
+            if math.isfinite(value):
+                components[name] = value
+            else:
+                failures.append(Failure("error", f"{name} gave {value}"))
         reward = None if failures else self._reward(item, components)
         if reward is not None and not math.isfinite(reward):
             failures, reward = [Failure("error", f"the weighted sum is {reward}")], None
-        failures.sort(key=lambda failure: _GRAVITY.index(failure.status))
-        result = ScoreResult(
-            id=id,
-            reward=reward,
-            components=components,
-            status=failures[0].status if failures else "ok",
-            error="; ".join(failure.cause for failure in failures) or None,
-        )
+        if failures:
+            failures.sort(key=lambda failure: _GRAVITY.index(failure.status))
+            status, error = failures[0].status, "; ".join(failure.cause for failure in failures)
+            result = ScoreResult(id=id, reward=None, components=components, status=status, error=error)
+        else:
+            result = ScoreResult(id=id, reward=reward, components=components, status="ok")
         if steps:
             result.steps = steps
         return result
@@ -105,7 +111,9 @@ class Composition:
         for gate in self._config.gates:
             if gate.scorer in weights and components[gate.scorer] < gate.at_least:
                 return gate.otherwise
-        total = sum(weight * self._counted(name, components[name]) for name, weight in weights.items())
+        total = 0.0
+        for name, weight in weights.items():
+            total += weight * self._counted(name, components[name])
         return _clipped(total, self._config.clip) if math.isfinite(total) else total
 
     def _counted(self, name: str, component: float) -> float:
@@ -116,6 +124,8 @@ class Composition:
         return _clipped(component, table.clip)
 
     def _weights_for(self, item: ScoreItem) -> Mapping[str, float]:
+        if not self._config.datasets:
+            return self.weights
         dataset = item.metadata.get(self._config.dataset_key)
         if isinstance(dataset, str):
             return self._config.datasets.get(dataset, self.weights)

@@ -50,9 +50,12 @@ class ScoringCore:
             built = {name: self._named(name) for name in scorers}
             composition = Composition(dict.fromkeys(scorers, ScorerConfig()))
         outcomes = self._outcomes(items, composition, built)
+        longest = self._config.max_response_characters
         return [
-            self._too_long(id, item) or composition.result(id, item, outcomes[position])
-            for position, (id, item) in enumerate(zip(_ids(items), items, strict=True))
+            composition.result(id, item, known)
+            if len(item.response) <= longest
+            else _too_long(id, item, longest)
+            for id, item, known in zip(_ids(items), items, outcomes, strict=True)
         ]
 
     def _outcomes(
@@ -63,10 +66,11 @@ class ScoringCore:
         longest = self._config.max_response_characters
         asked = [position for position, item in enumerate(items) if len(item.response) <= longest]
         while True:
-            given: dict[str, list[int]] = {name: [] for name in built}
-            for position in asked:
-                for name in composition.scorers_for(items[position], outcomes[position]):
-                    given[name].append(position)
+            given: dict[str, list[int]] = {name: asked if composition.is_uniform else [] for name in built}
+            if not composition.is_uniform:
+                for position in asked:
+                    for name in composition.scorers_for(items[position], outcomes[position]):
+                        given[name].append(position)
             if not any(given.values()):
                 return outcomes
             for name, positions in given.items():
@@ -77,6 +81,8 @@ class ScoringCore:
                         self.observe(name, time.perf_counter() - started)
                     for position, outcome in zip(positions, answers, strict=True):
                         outcomes[position][name] = outcome
+            if not composition.has_gates:
+                return outcomes
 
     def describe(self) -> dict[str, Any]:
         """For `GET /v1/scorers`: the configured scorers, and the rules that a request may also name."""
@@ -114,13 +120,6 @@ class ScoringCore:
         self._deadlines[name] = table.deadline_seconds or self._config.deadline_seconds
         return table.build(name, self._context)
 
-    def _too_long(self, id: str, item: ScoreItem) -> ScoreResult | None:
-        length, limit = len(item.response), self._config.max_response_characters
-        if length <= limit:
-            return None
-        cause = f"response has {length} characters, more than max_response_characters = {limit}"
-        return ScoreResult(id=id, reward=None, status="invalid", error=cause)
-
 
 def _ids(items: Sequence[ScoreItem]) -> list[str]:
     return [str(position) if item.id is None else item.id for position, item in enumerate(items)]
@@ -135,3 +134,8 @@ def _ask(scorer: Scorer, items: Sequence[ScoreItem], deadline_seconds: float) ->
     if len(outcomes) != len(items):
         return [Failure("error", f"gave {len(outcomes)} outcomes for {len(items)} items")] * len(items)
     return outcomes
+
+
+def _too_long(id: str, item: ScoreItem, limit: int) -> ScoreResult:
+    cause = f"response has {len(item.response)} characters, more than max_response_characters = {limit}"
+    return ScoreResult(id=id, reward=None, status="invalid", error=cause)
