@@ -78,11 +78,15 @@ def bind(host: str, port: int, token: str | None) -> socket.socket:
                 f"[reward] host {host!r} is open to other machines; set {TOKEN_VARIABLE} to a secret of 16 "
                 "or more characters, or listen on 127.0.0.1"
             )
-        return socket.create_server(where[:2], family=family)
+        listener = socket.create_server(where[:2], family=family)
     except OSError as error:
         raise ValueError(
             f"cannot listen on {host}:{port}: {error.strerror}. Set [reward] host and port to a free one"
         ) from error
+    # Connections inherit this. asyncio leaves it out here, and an answer's body waits 40 ms for the client
+    # to acknowledge its head.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def address(listener: socket.socket) -> str:

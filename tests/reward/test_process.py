@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from services.reward.__main__ import bind
 from shared.stream import Streams, connect
 from tests.conftest import RedisServer
 from tests.reward.conftest import Launcher, wait_for
@@ -116,6 +117,15 @@ def test_a_port_in_use_is_named(launch: Launcher) -> None:
         service = launch("never", "--reward.port", str(port))
         assert service.process.wait(timeout=20) == 2
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in service.stderr()
+
+
+def test_no_answer_waits_for_the_client_to_acknowledge_its_head() -> None:
+    with (
+        bind("127.0.0.1", 0, None) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_redis_that_may_evict_is_refused(launch: Launcher, tmp_path: Path) -> None:

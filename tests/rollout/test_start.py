@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from transformers import LlamaForCausalLM
 
-from services.rollout.__main__ import reachable_url
+from services.rollout.__main__ import bind, reachable_url
+from services.rollout.config import RolloutConfig
 from shared.stream import connect
 from tests.conftest import RedisServer
 from tests.rollout.server import TOKEN
@@ -99,3 +100,10 @@ def test_the_url_given_out_is_never_a_wildcard(host: str) -> None:
     with socket.create_server((host, 0)) as listener:
         port = listener.getsockname()[1]
         assert reachable_url(listener, "redis://:secret@127.0.0.1:6379/0") == f"http://127.0.0.1:{port}"
+
+
+def test_no_answer_waits_for_the_client_to_acknowledge_its_head() -> None:
+    with bind(RolloutConfig(port=0)) as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
