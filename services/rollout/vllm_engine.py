@@ -131,7 +131,8 @@ class VllmEngine:
     async def replace_weights(self, new: Sequence[Path], version: int, old: Sequence[Path]) -> None:
         """See `Engine.replace_weights`."""
         try:
-            await self.llm.pause_generation(mode="keep", clear_cache=False)
+            # `llm.pause_generation` is this and a sleep of 20 ms, so that outputs on their way arrive first.
+            await self.llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=False)
             failure = await self._load(new)
             if failure is None:
                 await self.llm.update_weight_version(str(version))
