@@ -1,5 +1,6 @@
 """A consumer that misses nothing: it reads new entries and finds again what it was given but never saw."""
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -75,7 +76,7 @@ class Reader:
                     "lost", self.consumer, f"entry {entry_id} of {self.source} was deleted by someone"
                 )
                 continue
-            entry = parse_entry(found[0])
+            entry = dataclasses.replace(parse_entry(found[0]), deliveries=item["times_delivered"])
             if item["times_delivered"] > MAX_DELIVERIES:
                 cause = f"{item['times_delivered']} consumers took it and none finished it"
                 streams.dead_letter(entry, self.source, GROUPS[self.source], cause, item["times_delivered"])

@@ -51,8 +51,13 @@ class PromptSource:
 
     def take(self, issued_version: int) -> Prompt:
         """The next prompt, stamped with the policy version that is current now."""
-        number, epoch, index = self._place(self.position)
+        prompt = self.at(self.position, issued_version)
         self.position += 1
+        return prompt
+
+    def at(self, position: int, issued_version: int) -> Prompt:
+        """The prompt at any position."""
+        number, epoch, index = self._place(position)
         dataset = self._datasets[number]
         row = dataset.rows[index]
         return Prompt(

@@ -1,0 +1,33 @@
+"""What an experience must be, beyond what its wire format says, before it is trained on."""
+
+from shared.codec import MalformedEntry, decode_group
+from shared.experience import Group
+from shared.stream import Entry
+
+
+def decode_experience(entry: Entry, vocabulary: int) -> Group:
+    """The scored group of an entry.
+
+    Args:
+    vocabulary: number of token ids that the policy knows.
+
+    Raises:
+    MalformedEntry: it must not be trained on; the message says why.
+    """
+    group = decode_group(entry.payload)
+    if group.prompt.id != entry.id:
+        raise MalformedEntry(f"the entry is for prompt {entry.id}, its payload for {group.prompt.id}")
+    for number, completion in enumerate(group.completions):
+        if completion.reward is None:
+            raise MalformedEntry(f"completion {number} has no reward")
+        if max(completion.token_ids) >= vocabulary:
+            raise MalformedEntry(
+                f"completion {number} has token id {max(completion.token_ids)}; "
+                f"the policy's vocabulary has {vocabulary} entries"
+            )
+    if group.min_version < group.prompt.issued_version:
+        raise MalformedEntry(
+            f"sampled under version {group.min_version}, "
+            f"older than the prompt's {group.prompt.issued_version}"
+        )
+    return group
