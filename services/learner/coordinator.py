@@ -13,7 +13,7 @@ from services.learner import checkpoint
 from services.learner.algorithm.state import AlgorithmState
 from services.learner.completions import scorer_means, write_completions
 from services.learner.config.learner import LearnerSettings
-from services.learner.data.chat_template import load_chat_template
+from services.learner.data.chat_template import ChatTemplate
 from services.learner.data.dataset import load_datasets
 from services.learner.data.prompts import PromptSource
 from services.learner.evaluate import Evaluator
@@ -35,7 +35,11 @@ class Coordinator:
     """Rank 0's connections and files."""
 
     def __init__(
-        self, settings: LearnerSettings, tokenizer: PreTrainedTokenizerBase, resume: Path | None
+        self,
+        settings: LearnerSettings,
+        tokenizer: PreTrainedTokenizerBase,
+        chat: ChatTemplate,
+        resume: Path | None,
     ) -> None:
         config, run = settings.learner, settings.run
         self._settings = settings
@@ -43,10 +47,7 @@ class Coordinator:
         self.resumed_from = resume
         model = AutoConfig.from_pretrained(settings.model.path, trust_remote_code=False)
         vocabulary = model.get_text_config().vocab_size
-        chat = load_chat_template(config.chat_template)
         sampling = chat.stopping(config).sampling(config.temperature, vocabulary)
-        if chat.template:
-            tokenizer.chat_template = chat.template  # and so saved with the policy, which is served with it
         training, heldout = load_datasets(config, tokenizer, config.system_message or chat.system_message)
 
         token = token_from_environment()
@@ -80,7 +81,11 @@ class Coordinator:
             self.feed.restore(state["feed"])
             self.report.restore(state["report"])
             log.info("resumed from %s", resume)
-            keep_lines(run.path / "metrics.jsonl", lambda row: row["step"] <= self.step)
+            # The evaluation of this step is made again.
+            keep_lines(
+                run.path / "metrics.jsonl",
+                lambda row: row["step"] < self.step or (row["step"] == self.step and "eps" in row),
+            )
         asked = [(dataset.name, dataset.rows) for dataset in heldout]
         self._evaluator = Evaluator(run.name, self.feed, asked, sampling, config) if asked else None
         self._metrics = JsonLines(run.path / "metrics.jsonl")
@@ -90,7 +95,9 @@ class Coordinator:
         self._heartbeat.start()
 
     @classmethod
-    def open(cls, settings: LearnerSettings, tokenizer: PreTrainedTokenizerBase) -> "Coordinator":
+    def open(
+        cls, settings: LearnerSettings, tokenizer: PreTrainedTokenizerBase, chat: ChatTemplate
+    ) -> "Coordinator":
         """Raises:
         ValueError: bad input, or a run of this name that has checkpoints and is not to be resumed.
         """
@@ -102,7 +109,7 @@ class Coordinator:
                 f"{newest} exists: go on from it with --resume, choose another run.name, "
                 f"or remove {settings.run.path}"
             )
-        return cls(settings, tokenizer, newest)
+        return cls(settings, tokenizer, chat, newest)
 
     def finish_step(
         self, step: int, groups: Sequence[Group], metrics: dict[str, float], seconds: float

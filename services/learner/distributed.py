@@ -175,7 +175,8 @@ def load_full_optimizer_state(
             raise ValueError(f"optimizer state for {parameter_name!r}, which the model does not have")
         parameter = parameters[parameter_name]
         # Counters such as AdamW's step stay whole on every rank; moments are sharded like their parameter.
-        own = _like(value, parameter) if value.shape == parameter.shape else value.clone()
+        sharded = value.shape == parameter.shape
+        own = _like(value, parameter) if sharded else value.to(parameter.device, copy=True)
         optimizer.state[parameter][key] = own
 
 

@@ -16,7 +16,7 @@ def known_peak(device: torch.device) -> float | None:
     return next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None)
 
 
-def update_flops(models: ActorCritic, evaluated: float, trained: float) -> float:
+def update_flops(models: ActorCritic, evaluated: float, trained: float, recomputes: bool) -> float:
     """What one update needs: 2 FLOPs a parameter and token forward, 6 forward and backward.
 
     Attention over the sequence and recomputed activations are not counted (Chowdhery et al. 2022, appendix B,
@@ -25,10 +25,15 @@ def update_flops(models: ActorCritic, evaluated: float, trained: float) -> float
     Args:
         evaluated: tokens that went through each model before the update.
         trained: tokens that policy and critic were trained on.
+        recomputes: whether the old logprobs took a pass through the policy.
     """
-    learning = sum(_parameters(model) for _, model, _ in models.optimizers())
-    reference = _parameters(models.reference) if isinstance(models.reference, torch.nn.Module) else 0
-    return 2 * evaluated * (learning + reference) + 6 * trained * learning
+    policy, learning = _parameters(models.policy), sum(_parameters(m) for _, m, _ in models.optimizers())
+    reference = 0
+    if models.reference is not None:  # which under LoRA is the policy with other adapters
+        model = models.reference if isinstance(models.reference, torch.nn.Module) else models.policy
+        reference = _parameters(model)
+    passes = learning + reference - (0 if recomputes else policy)
+    return 2 * evaluated * passes + 6 * trained * learning
 
 
 def _parameters(model: torch.nn.Module) -> int:

@@ -50,6 +50,7 @@ def update(
         `eps`, `lr` and `episode`, which belong to the run and not to an update.
     """
     started = time.monotonic()
+    torch.manual_seed(seed + models.world.rank)  # of adapters' dropout, the same after a resume
     batch = batch.to(models.world.device)
     evaluation = evaluate(models, batch, config)
     scores, moments = final_scores(batch, config, state.score_moments)

@@ -1,5 +1,6 @@
 """The learner's outer loop: feed, PPO, publish, checkpoint, acknowledge, evaluate, log."""
 
+import hashlib
 import logging
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.learner import LearnerConfig, LearnerSettings
 from services.learner.coordinator import Coordinator
 from services.learner.data.batch import collate
+from services.learner.data.chat_template import ChatTemplate, load_chat_template
 from services.learner.data.supervised import load_ptx
 from services.learner.data.supervised_batch import PtxSource
 from services.learner.distributed import World
@@ -33,11 +35,14 @@ def train(settings: LearnerSettings, world: World) -> None:
     ValueError: bad input (model, prompts, Redis, an existing run), with the remedy.
     """
     config = settings.learner
+    chat = load_chat_template(config.chat_template)
     tokenizer = _load_tokenizer(settings.model.path)
-    coordinator = Coordinator.open(settings, tokenizer) if world.is_main else None
+    if chat.template:
+        tokenizer.chat_template = chat.template  # and so saved with the policy, which is served with it
+    coordinator = Coordinator.open(settings, tokenizer, chat) if world.is_main else None
     resumed = _agree_on_checkpoint(world, coordinator)
     actor_critic = build(settings, world, resumed)
-    ptx = _load_ptx(settings, tokenizer, world)
+    ptx = _load_ptx(settings, tokenizer, chat, world)
     peak = config.peak_tflops or known_peak(world.device)
     step = version = 0
     state = AlgorithmState(config.kl_coef)
@@ -55,14 +60,17 @@ def train(settings: LearnerSettings, world: World) -> None:
         waited = time.monotonic() - started
         learning_rates = _set_learning_rates(actor_critic, config, step)
         metrics, state = ppo.update(
-            actor_critic, collate(groups), config, state, version, settings.run.seed + step, ptx
+            actor_critic, collate(groups), config, state, version, update_seed(settings.run.seed, step), ptx
         )
         step, version = step + 1, version + 1
         if config.reference_refresh_every and step % config.reference_refresh_every == 0:
             actor_critic.refresh_reference()
         metrics |= {"time/wait": waited, **learning_rates}
         if peak:
-            flops = update_flops(actor_critic, metrics["tokens/evaluated"], metrics["tokens/trained"])
+            recomputes = config.correction.proximal == "recompute"
+            flops = update_flops(
+                actor_critic, metrics["tokens/evaluated"], metrics["tokens/trained"], recomputes
+            )
             metrics["mfu"] = flops / (metrics["time/update"] * peak * 1e12 * world.size)
         published = time.monotonic()
         _publish(actor_critic, coordinator, version)
@@ -90,13 +98,20 @@ def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def update_seed(run_seed: int, step: int) -> int:
+    """The seed of all chance in one update; runs of neighbouring seeds share none."""
+    digest = hashlib.blake2b(f"{run_seed}/update/{step}".encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")
+
+
 def _load_ptx(
-    settings: LearnerSettings, tokenizer: PreTrainedTokenizerBase, world: World
+    settings: LearnerSettings, tokenizer: PreTrainedTokenizerBase, chat: ChatTemplate, world: World
 ) -> PtxSource | None:
     config = settings.learner
     if config.ptx is None:
         return None
-    rows = load_ptx(config.ptx, tokenizer, config.max_ptx_tokens, config.system_message)
+    system_message = config.system_message or chat.system_message
+    rows = load_ptx(config.ptx, tokenizer, config.max_ptx_tokens, system_message)
     return PtxSource(rows, config.ptx_batch_size, settings.run.seed, world.device)
 
 

@@ -12,11 +12,11 @@ def test_flops_count_every_pass_over_every_parameter(tmp_path: Path) -> None:
     models = load_models(save_tiny_llama(tmp_path), ALONE)
     assert isinstance(models.critic, torch.nn.Module) and models.reference is not None
     policy, critic = (sum(p.numel() for p in m.parameters()) for m in (models.policy, models.critic))
-    assert update_flops(models, evaluated=10, trained=30) == 20 * (2 * policy + critic) + 180 * (
-        policy + critic
-    )
+    forward, training = 20 * (2 * policy + critic), 180 * (policy + critic)
+    assert update_flops(models, evaluated=10, trained=30, recomputes=True) == forward + training
     alone = replace(models, reference=None, critic=None, critic_optimizer=None)
-    assert update_flops(alone, evaluated=10, trained=30) == 200 * policy
+    assert update_flops(alone, evaluated=10, trained=30, recomputes=True) == 200 * policy
+    assert update_flops(alone, evaluated=10, trained=30, recomputes=False) == 180 * policy
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from services.learner.data.batch import collate
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.scores import score_completions
 from services.learner.targets import evaluate, final_scores, make_targets
-from services.learner.train import is_due
+from services.learner.train import is_due, update_seed
 from tests.learner.samples import (
     ALONE,
     SETTINGS,
@@ -83,3 +83,8 @@ def test_9_each_update_shuffles_anew_and_metrics_keep_their_digits(models: Actor
     expected = -float(exact.double().sum()) / len(batch)
     assert metrics["objective/entropy"] == pytest.approx(expected, rel=1e-6)
     assert float(torch.tensor(metrics["objective/entropy"]).half()) != metrics["objective/entropy"]
+
+
+def test_updates_of_neighbouring_runs_share_no_seed() -> None:
+    seeds = {update_seed(run, step) for run in range(20) for step in range(200)}
+    assert len(seeds) == 20 * 200

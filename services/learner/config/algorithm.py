@@ -91,7 +91,7 @@ class AlgorithmConfig(Table):
     ratio_clamp: float | None = Field(default=None, gt=1)
     """Ratios above are cut before anything else."""
     ratio_threshold: float | None = Field(default=None, gt=1)
-    """The policy does not step on a minibatch whose mean ratio is above; the critic does."""
+    """The policy does not step on a minibatch whose mean ratio is above; a critic of its own does."""
     ratio_level: Literal["token", "sequence"] = "token"
     """`sequence`: one ratio for each completion, as in GSPO."""
     loss_mean: Literal["token", "sequence"] = "token"
