@@ -43,7 +43,7 @@ def run(config: Path, start: Path, folder: Path, overrides: Mapping[str, Any]) -
         "run.name": folder.name,
         "model.path": start / "model",
         "learner.prompts": start / "train.jsonl",
-        "redis.url": f"redis://127.0.0.1:{_free_port()}/0",
+        "redis.url": f"redis://127.0.0.1:{free_port()}/0",
         "rollout.port": 0,
         "reward.port": 0,
     }
@@ -84,7 +84,7 @@ def text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool | list) else str(value)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
