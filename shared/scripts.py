@@ -17,13 +17,20 @@ redis.call('SET', KEYS[1], string.format('%.0f', epoch))
 return epoch
 """
 
-# KEYS: epoch, in-flight set, prompts. ARGV: learner epoch, id, field, value, ...
+# KEYS: epoch, in-flight set, prompts. ARGV: learner epoch, then for each prompt: id, count, field, value, ...
 APPEND = (
     FENCE
     + """
-if redis.call('SADD', KEYS[2], ARGV[2]) == 0 then return 0 end
-redis.call('XADD', KEYS[3], '*', unpack(ARGV, 3))
-return 1
+local appended, i = 0, 2
+while i < #ARGV do
+  local last = i + 1 + tonumber(ARGV[i + 1])
+  if redis.call('SADD', KEYS[2], ARGV[i]) == 1 then
+    redis.call('XADD', KEYS[3], '*', unpack(ARGV, i + 2, last))
+    appended = appended + 1
+  end
+  i = last + 1
+end
+return appended
 """
 )
 

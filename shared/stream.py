@@ -3,7 +3,7 @@
 Delivery is at least once and every effect is idempotent, so each command here may be repeated after a lost
 reply:
 
-* a prompt is appended only while its id is not in flight (`append_prompt`);
+* a prompt is appended only while its id is not in flight (`append_prompts`);
 * an entry moves to the next stream only if its acknowledgement here succeeds, in one script (`forward`), so
   of two workers that hold the same entry exactly one delivers;
 * what a reader was given but never saw is found again in its pending list (`shared.reader`).
@@ -13,7 +13,7 @@ reply:
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import redis
@@ -126,15 +126,22 @@ class Streams:
         """
         return int(self._next_epoch(keys=[self.key("learner_epoch")], args=[]))
 
-    def append_prompt(self, fields: Mapping[str, Any], payload: bytes, learner_epoch: int) -> bool:
-        """Issue a prompt unless its id is in flight already. False if it was.
+    def append_prompts(self, prompts: Iterable[tuple[Mapping[str, Any], bytes]], learner_epoch: int) -> int:
+        """Issue prompts, given as fields and payload, but for those whose ids are in flight already.
+
+        All or none of them, in one step: rollout servers find a whole batch and not its first prompt.
+
+        Returns how many were issued.
 
         Raises:
         Fenced: a newer learner owns the run.
         """
         keys = [self.key("learner_epoch"), self.key("inflight"), self.key("prompts")]
-        arguments = [learner_epoch, fields["id"], *_flat(fields, payload)]
-        return bool(self._fenced(self._append, keys, arguments))
+        arguments: list[Any] = [learner_epoch]
+        for fields, payload in prompts:
+            entry = _flat(fields, payload)
+            arguments += [fields["id"], len(entry), *entry]
+        return int(self._fenced(self._append, keys, arguments))
 
     def release(self, entries: Sequence[Entry], ids: Sequence[str], learner_epoch: int) -> None:
         """Acknowledge and delete experiences whose effect is durable, and return the credits of `ids`.

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from services.learner.data.prompts import PromptSource
@@ -19,6 +20,9 @@ from shared.experience import Group, Prompt
 from shared.outage import insist
 from shared.reader import Reader
 from shared.stream import Entry, QueueLost, Streams
+
+_APPENDED_AT_ONCE = 256
+"""Redis serves nobody else during a script."""
 
 T = TypeVar("T")
 log = logging.getLogger("rollstream.feed")
@@ -88,6 +92,7 @@ class Feed:
         """Issue prompts until the credits or the prompts that the run still needs are used up."""
         self._version = version
         self._insist(self._notice_dead)
+        new: list[Prompt] = []
         while (
             len(self._issued) < self._credits
             and self.counts["trained"] + len(self._issued) < self._total_groups
@@ -98,8 +103,9 @@ class Feed:
             if prompt.id in self._dead:  # since before this learner's checkpoint was taken up again
                 self.counts["dead"] += 1
                 continue
-            self._append(prompt)
             self._issued[prompt.id] = (prompt, position)
+            new.append(prompt)
+        self._append(new)
 
     def take(self, version: int) -> list[Group]:
         """The next batch, in order of issue; waits until all of it has arrived.
@@ -144,8 +150,7 @@ class Feed:
         """
         self._version = version
         self._awaited = {prompt.id: prompt for prompt in prompts}
-        for prompt in prompts:
-            self._append(prompt)
+        self._append(prompts)
         done: list[Arrival] = []
         deadline = time.monotonic() + self._timeout
         while self._awaited:
@@ -160,9 +165,10 @@ class Feed:
             done += ready
         return [arrival.group for arrival in done]
 
-    def _append(self, prompt: Prompt) -> None:
-        payload = encode(prompt)
-        self._insist(lambda: self._streams.append_prompt(prompt.fields(), payload, self._learner_epoch))
+    def _append(self, prompts: Sequence[Prompt]) -> None:
+        for start in range(0, len(prompts), _APPENDED_AT_ONCE):
+            entries = [(p.fields(), encode(p)) for p in prompts[start : start + _APPENDED_AT_ONCE]]
+            self._insist(partial(self._streams.append_prompts, entries, self._learner_epoch))
 
     def _release(self, arrivals: Sequence[Arrival]) -> None:
         entries = [arrival.entry for arrival in arrivals]
@@ -176,8 +182,7 @@ class Feed:
     def _issue_again(self, prompts: Sequence[Prompt]) -> None:
         """Under the ids they have: whatever else comes back for them is dropped as a duplicate."""
         self._free([], [prompt.id for prompt in prompts])
-        for prompt in prompts:
-            self._append(prompt)
+        self._append(prompts)
 
     def _insist(self, step: Callable[[], T]) -> T:
         """The result of a step that may be repeated, however long Redis stays away within the timeout."""
@@ -222,7 +227,7 @@ class Feed:
             log.warning("group %s is of version %d, not trained yet: issued again", id, group.max_version)
             self._free([entry], [id])
             self._reader.done(entry)
-            self._append(group.prompt)
+            self._append([group.prompt])
             return False
         self._arrived[id] = Arrival(entry, group)
         self._deaths_in_a_row = 0

@@ -58,7 +58,7 @@ def test_queues_and_peek_show_the_runs_streams(
     run_file: Path, streams: Streams, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompt = a_prompt()
-    streams.append_prompt(prompt.fields(), encode(prompt), 1)
+    streams.append_prompts([(prompt.fields(), encode(prompt))], 1)
     assert call(monkeypatch, "queues", "--config", run_file) == 0
     assert "prompts" in capsys.readouterr().out
     assert call(monkeypatch, "peek", "prompts", "-n", "1", "--config", run_file) == 0

@@ -21,7 +21,7 @@ def text_of(streams: Streams, name: str, count: int = 3) -> str:
 def move(streams: Streams, index: int = 0) -> None:
     """Bring one scored group onto the experiences stream."""
     prompt = a_prompt(index)
-    streams.append_prompt(prompt.fields(), encode(prompt), 1)
+    streams.append_prompts([(prompt.fields(), encode(prompt))], 1)
     (entry,) = Reader(streams, "prompts", f"rollout-{index}").read(1)
     rollout = a_group(prompt)
     streams.forward(entry, "prompts", "rollouts", rollout.fields(), encode(rollout))
@@ -32,7 +32,7 @@ def move(streams: Streams, index: int = 0) -> None:
 
 def test_a_prompt_is_shown_with_its_text_and_ground_truth(streams: Streams) -> None:
     prompt = a_prompt(text="Wie viele Äpfel? 🍎")
-    streams.append_prompt(prompt.fields(), encode(prompt), 1)
+    streams.append_prompts([(prompt.fields(), encode(prompt))], 1)
     text = text_of(streams, "prompts")
     assert "Wie viele Äpfel? 🍎" in text and "ground truth 19" in text and "issued at version 3" in text
 
@@ -60,7 +60,7 @@ def test_only_the_newest_are_shown_the_newest_last(streams: Streams) -> None:
 
 def test_a_dead_letter_tells_its_cause_and_its_content(streams: Streams) -> None:
     prompt = a_prompt()
-    streams.append_prompt(prompt.fields(), encode(prompt), 1)
+    streams.append_prompts([(prompt.fields(), encode(prompt))], 1)
     (entry,) = Reader(streams, "prompts", "rollout").read(1)
     streams.dead_letter(entry, "prompts", "rollout", "longer than the model allows", attempts=2)
     text = text_of(streams, "dead")
@@ -69,7 +69,7 @@ def test_a_dead_letter_tells_its_cause_and_its_content(streams: Streams) -> None
 
 
 def test_a_payload_that_cannot_be_read_is_said_to_be_so(streams: Streams) -> None:
-    streams.append_prompt({"id": "odd"}, b"\xc1 not msgpack", 1)
+    streams.append_prompts([({"id": "odd"}, b"\xc1 not msgpack")], 1)
     assert "the payload cannot be read" in text_of(streams, "prompts")
 
 

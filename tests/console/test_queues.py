@@ -17,7 +17,7 @@ def by_name(streams: Streams) -> dict[str, Queue]:
 def issue(streams: Streams, count: int) -> None:
     for index in range(count):
         prompt = a_prompt(index)
-        assert streams.append_prompt(prompt.fields(), encode(prompt), 1)
+        assert streams.append_prompts([(prompt.fields(), encode(prompt))], 1)
 
 
 def test_a_queue_tells_what_is_taken_and_what_is_not(streams: Streams) -> None:

@@ -43,8 +43,8 @@ class Asker:
         streams.ensure_groups()
 
     def issue(self, prompts: Sequence[Prompt]) -> None:
-        for prompt in prompts:
-            assert self.streams.append_prompt(prompt.fields(), encode(prompt), learner_epoch=1 << 30)
+        entries = [(prompt.fields(), encode(prompt)) for prompt in prompts]
+        assert self.streams.append_prompts(entries, learner_epoch=1 << 30) == len(prompts)
 
     def groups(self) -> list[Group]:
         """All groups on the rollouts stream."""

@@ -6,8 +6,9 @@ from shared.reader import Reader
 from shared.stream import Fenced, QueueLost, Streams
 
 
-def issue(streams: Streams, number: int, epoch: int = 1) -> bool:
-    return streams.append_prompt({"id": f"id{number}"}, f"payload{number}".encode(), epoch)
+def issue(streams: Streams, *numbers: int, epoch: int = 1) -> int:
+    prompts = [({"id": f"id{number}"}, f"payload{number}".encode()) for number in numbers]
+    return streams.append_prompts(prompts, epoch)
 
 
 def test_a_prompt_in_flight_is_not_issued_twice(streams: Streams) -> None:
@@ -15,6 +16,17 @@ def test_a_prompt_in_flight_is_not_issued_twice(streams: Streams) -> None:
     assert not issue(streams, 1)
     assert streams.client.xlen(streams.key("prompts")) == 1
     assert streams.in_flight() == {"id1"}
+
+
+def test_of_several_prompts_those_that_are_not_in_flight_are_issued_in_order(streams: Streams) -> None:
+    assert issue(streams, 2) == 1
+    assert issue(streams, 3, 2, 1, 3) == 2
+    assert [(entry.id, entry.payload) for entry in streams.after("prompts", "0")] == [
+        ("id2", b"payload2"),
+        ("id3", b"payload3"),
+        ("id1", b"payload1"),
+    ]
+    assert issue(streams) == 0
 
 
 def test_an_entry_moves_through_all_hops_and_leaves_nothing_behind(streams: Streams) -> None:
@@ -89,14 +101,14 @@ def test_a_dead_letter_keeps_the_entry_and_its_cause(streams: Streams) -> None:
 
 def test_an_older_learner_is_fenced_from_issuing_and_releasing(streams: Streams) -> None:
     first = streams.next_learner_epoch()
-    assert issue(streams, 1, first)
+    assert issue(streams, 1, epoch=first)
     second = streams.next_learner_epoch()
     with pytest.raises(Fenced, match="two learners"):
-        issue(streams, 2, first)
+        issue(streams, 2, epoch=first)
     with pytest.raises(Fenced):
         streams.release([], ["id1"], first)
     assert streams.in_flight() == {"id1"}
-    assert issue(streams, 2, second)
+    assert issue(streams, 2, epoch=second)
 
 
 def test_a_learner_epoch_rises_also_after_redis_lost_the_last_one(streams: Streams) -> None:
