@@ -26,6 +26,9 @@ PER_TOKEN = (
 )
 """What an optimizer step adds up over tokens."""
 
+_OF_POLICY = ("policy/", "val/ratio", "loss/policy", "grad_norm/policy")
+"""What is not measured while only the critic learns."""
+
 
 @dataclass
 class StepSums:
@@ -40,6 +43,8 @@ class StepSums:
     """Before clipping, by model."""
     ptx: Tensor | None = None
     """This rank's share of the mean supervised loss."""
+    with_policy: bool = True
+    """False while only the critic learns."""
     skipped: bool = False
     """A gradient was not finite: nothing stepped."""
     held: bool = False
@@ -80,7 +85,7 @@ def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> d
     supervised = {"loss/ptx_avg": float(world.all_reduce_sum(torch.stack(ptx)).mean())} if ptx else {}
     column = PER_TOKEN.index("val/ratio")
     ratios, first = means[:, column], slice(first_epoch)
-    return dict(zip(PER_TOKEN, means.mean(dim=0).tolist(), strict=True)) | {
+    metrics = dict(zip(PER_TOKEN, means.mean(dim=0).tolist(), strict=True)) | {
         **supervised,
         "val/ratio_var": float(ratios.var()) if len(steps) > 1 else 0.0,
         "val/ratio_first": float(ratios[0]),
@@ -94,6 +99,9 @@ def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> d
         "steps/skipped": float(sum(step.skipped for step in steps)),
         "steps/held": float(sum(step.held for step in steps)),
     }
+    if steps[0].with_policy:
+        return metrics
+    return {name: value for name, value in metrics.items() if not name.startswith(_OF_POLICY)}
 
 
 def logprob_gap(batch: ExperienceBatch, logprobs: Tensor) -> dict[str, float]:
@@ -127,7 +135,10 @@ def batch_metrics(
     penalty = -kl_coef * kl if config.kl_in == "reward" else 0.0
     returns, error = targets.returns[mask], (targets.returns - evaluation.old_values)[mask]
     spread = float(returns.var(correction=0))
-    return {
+    staleness = staleness_metrics(batch, policy_version)
+    if config.correction.proximal == "recompute":
+        staleness |= correction_metrics(batch, evaluation.old_logprobs, targets.weights, policy_version)
+    return staleness | {
         "objective/kl": kl,
         "objective/kl_coef": kl_coef,
         "objective/entropy": -float(evaluation.old_logprobs.sum()) / completions,
@@ -151,26 +162,37 @@ def batch_metrics(
         "completions/cut_fraction": float((~batch.stopped).float().mean()),
         "tokens/completion": float(mask.sum()),
         "tokens/evaluated": float(batch.lengths.sum()),
-    } | staleness_metrics(batch, evaluation.old_logprobs, targets.weights, policy_version)
+    }
 
 
-def staleness_metrics(
+def staleness_metrics(batch: ExperienceBatch, policy_version: int) -> dict[str, float]:
+    """How old the batch was."""
+    of_token = (policy_version - batch.token_versions)[batch.completion_mask]
+    of_completion = (policy_version - batch.versions).float()
+    return {
+        "staleness/mean": float(of_completion.mean()),
+        "staleness/max": float(of_completion.max()),
+        **{
+            f"staleness/tokens_{age}": float((of_token == age).float().mean())
+            for age in of_token.unique().tolist()
+        },
+    }
+
+
+def correction_metrics(
     batch: ExperienceBatch, old_logprobs: Tensor, weights: Tensor, policy_version: int
 ) -> dict[str, float]:
-    """How old the batch was, and how far what sampled it was from the policy at the start of the update."""
+    """How far what sampled the batch was from the policy at the start of the update, whose logprobs were
+    computed and not approximated."""
     mask = batch.completion_mask
     log_ratio = (old_logprobs - batch.rollout_logprobs)[mask]
     of_token = (policy_version - batch.token_versions)[mask]
-    of_completion = (policy_version - batch.versions).float()
-    metrics = {
-        "staleness/mean": float(of_completion.mean()),
-        "staleness/max": float(of_completion.max()),
+    return {
         "correction/mismatch_kl": float((torch.expm1(log_ratio) - log_ratio).mean()),
         "correction/effective_sample_share": effective_sample_share(weights, mask),
         "correction/masked_fraction": float((weights[mask] == 0).float().mean()),
+        **{
+            f"correction/ratio_{age}": float(log_ratio[of_token == age].exp().mean())
+            for age in of_token.unique().tolist()
+        },
     }
-    for age in of_token.unique().tolist():
-        same = of_token == age
-        metrics[f"staleness/tokens_{age}"] = float(same.float().mean())
-        metrics[f"correction/ratio_{age}"] = float(log_ratio[same].exp().mean())
-    return metrics

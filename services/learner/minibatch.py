@@ -48,7 +48,7 @@ def train_minibatch(
     # FSDP averages gradients over the ranks, where the shares of one mean have to be added up.
     share = world.size / tokens
     sums = StepSums.zero(tokens, world.device)
-    train_policy = policy_version >= config.critic_warmup_steps
+    train_policy = sums.with_policy = policy_version >= config.critic_warmup_steps
     cut = micro_batches(batch.lengths.tolist(), rows, config.micro_batch_tokens, world.size)
     for index, shares in enumerate(cut):
         part = batch.rows(shares[world.rank])

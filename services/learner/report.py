@@ -35,7 +35,7 @@ class Report:
             "time/step",
             "steps/skipped",
         )
-        self._steps.append({name: metrics[name] for name in names})
+        self._steps.append({name: metrics[name] for name in names if name in metrics})
 
     @property
     def _seconds(self) -> float:
@@ -61,10 +61,11 @@ class Report:
 
     def write(self, counts: Mapping[str, int]) -> None:
         def column(name: str) -> list[float]:
-            return [step[name] for step in self._steps]
+            return [step[name] for step in self._steps if name in step]
 
         def extremes(name: str) -> dict[str, float]:
-            return {"min": min(column(name)), "max": max(column(name))}
+            """Empty where no step measured it, as while only the critic learns."""
+            return {"min": min(column(name)), "max": max(column(name))} if column(name) else {}
 
         report = {
             "seed": self._seed,

@@ -201,6 +201,18 @@ def test_during_critic_warm_up_only_the_critic_learns(
     assert moved(models, batch, config, version=2).any()
 
 
+def test_what_was_not_measured_is_not_logged(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    """No ratio of a policy that did not learn, no mismatch with logprobs that were not computed."""
+    warming = run_update(fresh(), batch, changed(critic_warmup_steps=1), 0, seed=0)
+    assert "loss/value_avg" in warming and "objective/kl" in warming
+    assert not [name for name in warming if name.startswith(("val/ratio", "policy/", "loss/policy"))]
+    approximate = run_update(fresh(), batch, changed(correction={"proximal": "loglinear"}), 0, seed=0)
+    assert "staleness/tokens_0" in approximate
+    assert not [name for name in approximate if name.startswith("correction/")]
+
+
 @pytest.mark.parametrize(("update_steps", "expected"), [(None, 6), (4, 4), (8, 8)])
 def test_the_number_of_optimizer_steps_can_be_set_apart_from_the_passes(
     fresh: Callable[[], ActorCritic], batch: ExperienceBatch, update_steps: int | None, expected: int

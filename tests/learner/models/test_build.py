@@ -27,6 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "full": {},
     "lora": {"lora": LORA},
     "both lora": {"lora": LORA, "critic_lora": LORA},
+    "lora with dropout": {"lora": {**LORA, "dropout": 0.3}},
     "shared trunk": {"critic": {"trunk": "policy"}},
     "lora on a shared trunk": {"lora": LORA, "critic": {"trunk": "policy"}},
     "without a critic": {"advantage_estimator": "rloo"},
