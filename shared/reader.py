@@ -79,7 +79,8 @@ class Reader:
             entry = dataclasses.replace(parse_entry(found[0]), deliveries=item["times_delivered"])
             if item["times_delivered"] > MAX_DELIVERIES:
                 cause = f"{item['times_delivered']} consumers took it and none finished it"
-                streams.dead_letter(entry, self.source, GROUPS[self.source], cause, item["times_delivered"])
+                service, attempts = GROUPS[self.source], item["times_delivered"]
+                streams.dead_letter(entry, self.source, service, cause, attempts, self.consumer)
                 continue
             self._held.add(entry_id)
             yield entry

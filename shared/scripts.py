@@ -57,6 +57,19 @@ redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))
 return 1
 """
 
+# KEYS: dead, requeue. ARGV: entry id of the letter, prompt id
+REQUEUE = """
+if redis.call('XDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
+redis.call('XADD', KEYS[2], '*', 'id', ARGV[2], 'letter', ARGV[1])
+return 1
+"""
+
+# KEYS: dead, in-flight set. ARGV: entry id of the letter, prompt id
+DROP = """
+if redis.call('SISMEMBER', KEYS[2], ARGV[2]) == 1 then return -1 end
+return redis.call('XDEL', KEYS[1], ARGV[1])
+"""
+
 # KEYS: stream. ARGV: group, consumer
 FORGET_CONSUMER = """
 for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do

@@ -32,6 +32,15 @@ MAX_DELIVERIES = 5
 
 EVENTS_KEPT = 10_000
 
+MOMENTS: dict[str, str] = {"prompts": "issued_at", "rollouts": "generated_at", "experiences": "scored_at"}
+"""The field that tells, from the next hop on, when an entry came onto each stream: seconds, Redis's clock."""
+CARRIED = frozenset(
+    (*MOMENTS.values(), "purpose", "worker",
+     *(f"{group}_{fact}" for group in GROUPS.values()
+       for fact in ("worker", "seconds", "attempts", "deliveries")))
+)  # fmt: skip
+"""Readable fields that stay with a group at every hop, also when it dies."""
+
 
 class Fenced(RuntimeError):
     """A newer learner has taken over this run; this one must stop."""
@@ -48,6 +57,8 @@ class Entry:
     entry_id: str
     fields: dict[str, str]
     payload: bytes
+    deliveries: int = 1
+    """How many consumers it was given to, this one included."""
 
     @property
     def id(self) -> str:
@@ -116,7 +127,7 @@ class Streams:
     def forget_run(self) -> None:
         """Delete all that an earlier run of this name left behind."""
         self.forget_work()
-        self.client.delete(self.key("dead"), self.key("events"))
+        self.client.delete(self.key("dead"), self.key("requeue"), self.key("events"))
 
     def next_learner_epoch(self) -> int:
         """Fence every earlier learner of this run out and return this one's number.
@@ -173,13 +184,23 @@ class Streams:
     def forward(self, entry: Entry, source: StreamName, target: StreamName, fields: Mapping[str, Any],
                 payload: bytes) -> bool:  # fmt: skip
         """Replace `entry` of `source` by a new entry of `target`. False if somebody already had."""
-        arguments = [GROUPS[source], entry.entry_id, *_flat(fields, payload)]
+        arguments = [
+            GROUPS[source],
+            entry.entry_id,
+            *_flat({**fields, **_past(entry, source, fields)}, payload),
+        ]
         return bool(self._forward(keys=[self.key(source), self.key(target)], args=arguments))
 
-    def dead_letter(self, entry: Entry, source: StreamName, stage: str, cause: str, attempts: int) -> bool:
-        """Move an entry that cannot be processed to the dead stream, as it was, with its cause."""
-        fields = {"id": entry.id, "stage": stage, "cause": cause[:2000], "attempts": attempts,
-                  "at": f"{time.time():.3f}", "stream": source}  # fmt: skip
+    def dead_letter(self, entry: Entry, source: StreamName, stage: str, cause: str, attempts: int,
+                    by: str = "") -> bool:  # fmt: skip
+        """Move an entry that cannot be processed to the dead stream, as it was, with its cause.
+
+        Args:
+        by: the worker that gives it up.
+        """
+        fields: dict[str, Any] = {"id": entry.id, "stage": stage, "cause": cause[:2000], "attempts": attempts,
+                  "at": f"{time.time():.3f}", "stream": source, "by": by or stage}  # fmt: skip
+        fields |= _past(entry, source, fields)
         arguments = [GROUPS[source], entry.entry_id, *_flat(fields, entry.payload)]
         moved = bool(self._forward(keys=[self.key(source), self.key("dead")], args=arguments))
         if moved:
@@ -243,6 +264,20 @@ class Streams:
 
 def _flat(fields: Mapping[str, Any], payload: bytes) -> list[Any]:
     return [*(part for pair in fields.items() for part in pair), "payload", payload]
+
+
+def seconds_of(entry_id: str) -> float:
+    """When an entry was appended, by the clock of Redis."""
+    return int(entry_id.split("-")[0]) / 1000
+
+
+def _past(entry: Entry, source: StreamName, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry's successor tells of the way so far, beside the successor's own `fields`."""
+    past: dict[str, Any] = {MOMENTS[source]: f"{seconds_of(entry.entry_id):.3f}"}
+    if entry.deliveries > 1:
+        past[f"{GROUPS[source]}_deliveries"] = entry.deliveries
+    past |= {name: value for name, value in entry.fields.items() if name in CARRIED}
+    return {name: value for name, value in past.items() if name not in fields}
 
 
 def parse_entry(item: Any) -> Entry:

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from services.learner.data.prompts import PromptSource
-from shared.codec import MalformedEntry, decode_group, encode
+from services.learner.dead_groups import DeadGroups
+from services.learner.validation import decode_experience
+from shared.codec import MalformedEntry, encode
 from shared.experience import Group, Prompt
 from shared.outage import insist
 from shared.reader import Reader
@@ -66,8 +68,7 @@ class Feed:
         self._consumed: list[Arrival] = []  # trained on, not yet released
         self._version = 0
         self._deaths_in_a_row = 0
-        self._dead: set[str] = set()
-        self._dead_cursor = "0"
+        self._dead = DeadGroups(streams)
         self.counts: Counter[str] = Counter()
         """`issued`, `trained`, `dead`: training groups of the run. `duplicates`: dropped since the start."""
 
@@ -76,17 +77,22 @@ class Feed:
         """Training groups issued and not yet consumed, wherever they are."""
         return len(self._issued)
 
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, Any]:
         """What a checkpoint must hold to go on from here."""
-        first_open = next((position for _, position in self._issued.values()), self._source.position)
-        return {"position": first_open, "trained": self.counts["trained"], "dead": self.counts["dead"]}
+        in_turn = (place for id, (_, place) in self._issued.items() if not self._dead.is_returned(id))
+        first_open = next(in_turn, self._source.position)
+        return {
+            "position": first_open,
+            "trained": self.counts["trained"],
+            **self._dead.state(first_open),
+        }
 
-    def restore(self, state: dict[str, int]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint: prompts after its position are issued again under the ids they had."""
         self._source.position = state["position"]
-        self.counts.update(
-            trained=state["trained"], dead=state["dead"], issued=state["trained"] + state["dead"]
-        )
+        dead, returned = self._dead.restore(state)
+        trained = state["trained"]
+        self.counts.update(trained=trained, dead=dead, issued=trained + dead + returned)
 
     def issue(self, version: int) -> None:
         """Issue prompts until the credits or the prompts that the run still needs are used up."""
@@ -97,11 +103,15 @@ class Feed:
             len(self._issued) < self._credits
             and self.counts["trained"] + len(self._issued) < self._total_groups
         ):
-            position = self._source.position
-            prompt = self._source.take(version)
-            self.counts["issued"] += 1
-            if prompt.id in self._dead:  # since before this learner's checkpoint was taken up again
-                self.counts["dead"] += 1
+            position = self._dead.next_due()
+            if position is None:
+                position = self._source.position
+                prompt = self._source.take(version)
+                self.counts["issued"] += 1
+            else:
+                prompt = self._source.at(position, version)
+            if self._dead.has_letter(prompt.id):  # since before this learner's checkpoint was taken up again
+                self._bury(prompt.id, position)
                 continue
             self._issued[prompt.id] = (prompt, position)
             new.append(prompt)
@@ -130,12 +140,14 @@ class Feed:
         """The groups' effect is in the published policy: their credits may be used again."""
         for group in groups:
             del self._issued[group.prompt.id]
+            self._dead.trained(group.prompt.id)
         self.counts["trained"] += len(groups)
 
     def release(self) -> None:
         """Acknowledge everything consumed so far. Only after the checkpoint that holds its effect."""
         self._release(self._consumed)
         self._consumed = []
+        self._insist(self._dead.release)
 
     def confirm_ownership(self) -> None:
         """Raises:
@@ -213,8 +225,7 @@ class Feed:
             self._reader.done(entry)
             return False
         try:
-            group = decode_group(entry.payload)
-            self._check(id, group)
+            group = decode_experience(entry, self._vocabulary)
         except MalformedEntry as error:
             cause = str(error)
             self._insist(
@@ -222,51 +233,50 @@ class Feed:
             )
             self._reader.done(entry)
             return False
+        prompt = self._issued[id][0] if id in self._issued else self._awaited[id]
+        if group.prompt.issued_version < prompt.issued_version:
+            # A copy of the time before it died and was handed back: too stale, and the new one is on its way.
+            self.counts["duplicates"] += 1
+            self._free([entry], [])
+            self._reader.done(entry)
+            return False
         if group.max_version > self._version:
             # A server still served what a learner before this one had published.
-            log.warning("group %s is of version %d, not trained yet: issued again", id, group.max_version)
+            log.warning("id=%s is of version %d, not trained yet: issued again", id, group.max_version)
             self._free([entry], [id])
             self._reader.done(entry)
-            self._append([group.prompt])
+            self._append([prompt])
             return False
         self._arrived[id] = Arrival(entry, group)
         self._deaths_in_a_row = 0
         return True
 
-    def _check(self, id: str, group: Group) -> None:
-        if group.prompt.id != id:
-            raise MalformedEntry(f"the entry is for prompt {id}, its payload for {group.prompt.id}")
-        for number, completion in enumerate(group.completions):
-            if completion.reward is None:
-                raise MalformedEntry(f"completion {number} has no reward")
-            if max(completion.token_ids) >= self._vocabulary:
-                raise MalformedEntry(
-                    f"completion {number} has token id {max(completion.token_ids)}; "
-                    f"the policy's vocabulary has {self._vocabulary} entries"
-                )
-        if group.min_version < group.prompt.issued_version:
-            raise MalformedEntry(
-                f"sampled under version {group.min_version}, "
-                f"older than the prompt's {group.prompt.issued_version}"
-            )
-
     def _notice_dead(self) -> None:
-        """Stop waiting for groups that were dead-lettered, and return their credits."""
-        for entry in self._streams.after("dead", self._dead_cursor):
-            self._dead_cursor = entry.entry_id
-            self._dead.add(entry.id)
-            if entry.id in self._issued:
-                del self._issued[entry.id]
-                self.counts["dead"] += 1
-            self._awaited.pop(entry.id, None)
+        """Stop waiting for groups that were dead-lettered, return their credits, and note which of them
+        people want back. Repeatable: what is in hand when Redis fails is read again.
+        """
+        for entry in self._dead.letters():
             self._streams.release([], [entry.id], self._learner_epoch)
-            log.warning("group %s was dead-lettered: %s", entry.id, entry.fields.get("cause"))
-            self._deaths_in_a_row += 1
+            wanted = entry.id in self._issued or self._awaited.pop(entry.id, None) is not None
+            if entry.id in self._issued:
+                self._bury(entry.id, self._issued.pop(entry.id)[1])
+            log.warning("id=%s was dead-lettered: %s", entry.id, entry.fields.get("cause"))
+            self._deaths_in_a_row += wanted  # not those that an earlier learner saw
             if self._deaths_in_a_row > 2 * self._credits:
                 raise ValueError(
                     f"{self._deaths_in_a_row} groups in a row were dead-lettered, the last one by the "
                     f"{entry.fields.get('stage')} service: {entry.fields.get('cause')}"
                 )
+        for id in self._dead.requests():
+            if id in self._issued and id not in self._arrived:  # handed back before its death was noticed
+                self._issue_again([self._issued[id][0]])
+            else:
+                log.warning("id=%s was handed back, but is not dead in the book: left alone", id)
+        self.counts["dead"] = self._dead.count
+
+    def _bury(self, id: str, position: int) -> None:
+        self._dead.bury(id, position)
+        self.counts["dead"] = self._dead.count
 
     def _check_progress(self, deadline: float) -> None:
         if time.monotonic() < deadline:

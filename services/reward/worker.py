@@ -44,6 +44,8 @@ class Attempt:
     """Per completion. What an attempt could score, the next one does not score again."""
     malformed: str = ""
     """Why the entry cannot be decoded."""
+    taken: float = dataclasses.field(default_factory=time.monotonic)
+    """When the entry was read (monotonic seconds)."""
 
 
 def score_item(prompt: Prompt, completion: Completion) -> ScoreItem:
@@ -169,7 +171,7 @@ class Worker:
         results = [result for result in attempt.results if result is not None]
         failures = [(number, result) for number, result in enumerate(results) if result.status != "ok"]
         if not failures:
-            return self._forward(attempt.entry, attempt.group, results)
+            return self._forward(attempt, attempt.group, results)
         number, result = failures[0]
         cause = f"{len(failures)} of {len(results)} completions not scored; {number}: {result.error}"
         hopeless = any(result.status == "invalid" for _, result in failures)  # it would be invalid again
@@ -181,10 +183,12 @@ class Worker:
         attempt.number += 1
         self._retries.append(attempt)
 
-    def _forward(self, entry: Entry, group: Group, results: list[ScoreResult]) -> None:
+    def _forward(self, attempt: Attempt, group: Group, results: list[ScoreResult]) -> None:
         for completion, result in zip(group.completions, results, strict=True):
             completion.reward, completion.components = result.reward, result.components
-        fields, payload = group.fields(), encode(group)
+        entry, seconds = attempt.entry, f"{time.monotonic() - attempt.taken:.3f}"
+        facts = {"reward_worker": self.id, "reward_seconds": seconds, "reward_attempts": attempt.number}
+        fields, payload = group.fields() | facts, encode(group)
         self._counts["groups_scored"] += self._insist(
             lambda: self._streams.forward(entry, "rollouts", "experiences", fields, payload)
         )
@@ -193,10 +197,10 @@ class Worker:
     def _bury(self, attempt: Attempt, cause: str) -> None:
         entry, number = attempt.entry, attempt.number
         self._counts["groups_buried"] += self._insist(
-            lambda: self._streams.dead_letter(entry, "rollouts", "reward", cause, number)
+            lambda: self._streams.dead_letter(entry, "rollouts", "reward", cause, number, self.id)
         )
         self._reader.done(entry)
-        log.warning("dead letter %s after %d attempts: %s", entry.id, number, cause)
+        log.warning("id=%s is dead after %d attempts: %s", entry.id, number, cause)
 
     def _insist(self, operation: Callable[[], T]) -> T:
         """The result of a repeatable operation, tried until Redis answers; an outage is told once.

@@ -5,8 +5,9 @@ An entry stays pending in Redis until its group is on the next stream, so a work
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import redis
 
@@ -134,10 +135,11 @@ class StreamWorker:
 
     async def _answer(self, entry: Entry) -> None:
         """Forward a prompt's group, hand the prompt back, or bury the entry with its cause."""
+        taken = time.monotonic()
         try:
             prompt = decode_prompt(entry.payload)
             served = await self._comes_to_serve(prompt.issued_version)
-            completions = await self._generate(prompt) if served else None
+            answer = await self._generate(prompt) if served else None
         except (MalformedEntry, PromptRefused) as error:
             await self._bury(entry, str(error), attempts=1)
         except EngineDead:
@@ -145,25 +147,31 @@ class StreamWorker:
         except Exception as error:  # whatever the engine raised, ATTEMPTS times
             await self._bury(entry, f"{type(error).__name__}: {error}", ATTEMPTS)
         else:
-            if completions is None:
+            if answer is None:
                 await self._hand_back(entry, prompt)
             else:
-                await self._forward(entry, prompt, completions)
+                completions, attempts = answer
+                seconds = f"{time.monotonic() - taken:.3f}"
+                facts = {"rollout_seconds": seconds, "rollout_attempts": attempts}
+                await self._forward(entry, prompt, completions, facts)
         self._reader.done(entry)
 
-    async def _generate(self, prompt: Prompt) -> list[Completion]:
+    async def _generate(self, prompt: Prompt) -> tuple[list[Completion], int]:
+        """The completions, and how many attempts they took."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await self._engine.generate(prompt)
+                return await self._engine.generate(prompt), attempt
             except (PromptRefused, EngineDead):
                 raise
             except Exception as error:
-                log.warning("prompt %s failed, attempt %d of %d: %r", prompt.id, attempt, ATTEMPTS, error)
+                log.warning("id=%s failed, attempt %d of %d: %r", prompt.id, attempt, ATTEMPTS, error)
                 if attempt == ATTEMPTS:
                     raise
         raise AssertionError("the last attempt returned or raised")
 
-    async def _forward(self, entry: Entry, prompt: Prompt, completions: list[Completion]) -> None:
+    async def _forward(
+        self, entry: Entry, prompt: Prompt, completions: list[Completion], facts: dict[str, Any]
+    ) -> None:
         last_version = max(span.version for completion in completions for span in completion.version_spans)
         group = Group(
             prompt=prompt,
@@ -171,7 +179,7 @@ class StreamWorker:
             worker=self.id,
             weights_digest=self._weights.digest(last_version),
         )
-        fields, payload = group.fields(), encode(group)
+        fields, payload = group.fields() | facts, encode(group)
         delivered = await self._until_redis_answers(
             lambda: self._streams.forward(entry, "prompts", "rollouts", fields, payload)
         )
@@ -182,7 +190,7 @@ class StreamWorker:
         """Put a prompt of a newer version at the end of its stream, where a server that is not behind finds
         it and the prompts behind it come first. Nothing is put back if the learner has purged it meanwhile.
         """
-        log.info("prompt %s asks for version %d, handing it back", prompt.id, prompt.issued_version)
+        log.info("id=%s asks for version %d, handing it back", prompt.id, prompt.issued_version)
         self._too_new = prompt.issued_version
         fields = prompt.fields()
         async with self._reading:  # a read that still waits here would get the prompt at once
@@ -191,9 +199,9 @@ class StreamWorker:
             )
 
     async def _bury(self, entry: Entry, cause: str, attempts: int) -> None:
-        log.error("prompt %s cannot be answered: %s", entry.id, cause)
+        log.error("id=%s cannot be answered: %s", entry.id, cause)
         await self._until_redis_answers(
-            lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts)
+            lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts, self.id)
         )
         self.dead_lettered += 1
 
