@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from benchmarks.packing import Attention, bins, pack, packed_logits
 from services.learner import distributed
 from services.learner.algorithm.losses import PolicyLoss, policy_loss
 from services.learner.config.algorithm import AlgorithmConfig
@@ -44,7 +43,7 @@ class Contender:
 
 
 def learner(task: Task) -> Contender:
-    """The policy part of the learner itself."""
+    """The policy part of the learner itself: packed sequences, in passes of nearly equal size."""
     policy, optimizer = _policy(task)
     models = ActorCritic(policy, None, None, optimizer, None, task.world)
 
@@ -92,56 +91,59 @@ def equal_lengths(task: Task) -> Contender:
 
 def padded(task: Task) -> Contender:
     """The padded way: every row as long as the longest of its minibatch, logits at all positions, the
-    learner's loss. Passes hold as many padded tokens as the learner's."""
+    learner's loss. Passes hold as many padded tokens as the learner's hold tokens."""
+    steps = []
+    for rows in task.minibatches:
+        width = int(task.batch.lengths[rows].max())
+        size = max(1, task.config.micro_batch_tokens // width)
+        steps.append([(part.tolist(), width) for part in torch.tensor(rows).split(size)])
+    return _padded(task, steps, everywhere=True)
+
+
+def like_lengths(task: Task) -> Contender:
+    """Padding at its best: rows of like length share a pass and are padded to its longest, logits at
+    completion tokens alone, the learner's loss."""
+    steps = []
+    for rows in task.minibatches:
+        passes, left = [], sorted(rows, key=lambda row: -int(task.batch.lengths[row]))
+        while left:
+            width = int(task.batch.lengths[left[0]])
+            size = max(1, task.config.micro_batch_tokens // width)
+            passes.append((left[:size], width))
+            left = left[size:]
+        steps.append(passes)
+    return _padded(task, steps, everywhere=False)
+
+
+def _padded(task: Task, steps: Sequence[Sequence[tuple[list[int], int]]], everywhere: bool) -> Contender:
+    """The learner's loss on padded passes.
+
+    Args:
+        steps: of each optimizer step the passes: rows, and the length they are padded to.
+        everywhere: make logits for prompts and padding too, and choose from them afterwards.
+    """
     policy, optimizer = _policy(task)
-    config = task.config
+    config, batch = task.config, task.batch
 
     def epoch() -> None:
-        for rows in task.minibatches:
-            part = task.batch.rows(rows)
-            target = task.targets.rows(rows, part.completion_mask.shape[1])
-            tokens = int(part.completion_mask.sum())
-            size = max(1, config.micro_batch_tokens // part.input_ids.shape[1])
-            for chosen in torch.arange(len(rows)).split(size):
-                index = chosen.tolist()
-                ids, mask = part.input_ids[index], part.completion_mask[index]
+        for passes in steps:
+            tokens = int(batch.completion_mask[[row for rows, _ in passes for row in rows]].sum())
+            for rows, width in passes:
+                ids, mask = batch.input_ids[rows, :width], batch.completion_mask[rows]
+                target = task.targets.rows(rows, mask.shape[1])
+                row, t = mask.nonzero(as_tuple=True)
+                at = batch.prompt_lengths[rows][row] + t
                 with _autocast(task):
-                    logits = policy(input_ids=ids, use_cache=False).logits[:, :-1]
+                    states = policy.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+                    output = policy.get_output_embeddings()
+                    logits = output(states)[row, at - 1] if everywhere else output(states[row, at - 1])
                 every = torch.log_softmax(logits.float() / config.temperature, dim=-1)
-                every = every.gather(2, ids[:, 1:, None]).squeeze(2)
-                first = part.prompt_lengths[index] - 1
-                at = (first[:, None] + torch.arange(mask.shape[1], device=mask.device)).clamp(
-                    max=every.shape[1] - 1
-                )
-                loss = _loss(every.gather(1, at), target.rows(index, mask.shape[1]), mask, config)
-                (loss.loss / tokens).backward()
-            _step(policy, optimizer, config.max_grad_norm)
-
-    return Contender(epoch, int(task.batch.lengths.sum()))
-
-
-def packed(task: Task, attention: Attention) -> Contender:
-    """Sequences one behind the other in a single row, the learner's loss."""
-    policy, optimizer = _policy(task)
-    config, lengths = task.config, task.batch.lengths.tolist()
-
-    def epoch() -> None:
-        for rows in task.minibatches:
-            tokens = int(task.batch.completion_mask[rows].sum())
-            for members in bins(lengths, rows, config.micro_batch_tokens):
-                row = pack(task.batch, members)
-                mask = task.batch.completion_mask[members]
-                target = task.targets.rows(members, mask.shape[1])
-                with _autocast(task):
-                    logits = packed_logits(policy, row, attention)
-                every = torch.log_softmax(logits.float() / config.temperature, dim=-1)
-                logprobs = torch.zeros_like(target.advantages).masked_scatter(
-                    mask, every.gather(1, row.tokens[:, None]).squeeze(1)
-                )
+                chosen = every.gather(1, ids[row, at][:, None]).squeeze(1)
+                logprobs = torch.zeros_like(target.advantages).masked_scatter(mask, chosen)
                 (_loss(logprobs, target, mask, config).loss / tokens).backward()
             _step(policy, optimizer, config.max_grad_norm)
 
-    return Contender(epoch, int(task.batch.lengths.sum()))
+    return Contender(epoch, int(batch.lengths.sum()))
 
 
 def _policy(task: Task) -> tuple[PreTrainedModel, torch.optim.Optimizer]:

@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.contenders import Contender, Task, equal_lengths, learner, packed, padded, recut
+from benchmarks.contenders import Contender, Task, equal_lengths, learner, like_lengths, padded, recut
 from benchmarks.workload import Spread, make_batch, make_targets
 from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.data.batch import minibatches
@@ -30,8 +30,7 @@ CONTENDERS: dict[str, Callable[[Task], Contender]] = {
     "bare, recut, plain sdpa": lambda task: recut(task, "sdpa"),
     "bare, exact lengths": equal_lengths,
     "padded": padded,
-    "packed, varlen": lambda task: packed(task, "varlen"),
-    "packed, block mask": lambda task: packed(task, "block"),
+    "padded, like lengths": like_lengths,
 }
 SPREADS: tuple[Spread, ...] = ("demo", "lognormal")
 

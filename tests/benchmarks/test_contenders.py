@@ -1,4 +1,4 @@
-"""The contenders do the same work: packing changes no logprob, and no contender trains on other tokens."""
+"""The contenders do the same work: they take the same steps, and none trains on other tokens."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,6 @@ import torch
 
 from benchmarks import contenders
 from benchmarks.contenders import Contender, Task
-from benchmarks.packing import Attention, bins, pack, packed_logits
 from benchmarks.workload import Spread, draw_lengths, make_batch, make_targets
 from services.learner.data.batch import minibatches
 from services.learner.models.policy import load_policy
@@ -44,28 +43,10 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     )
 
 
-@pytest.mark.parametrize("attention", ["varlen", "block"])
-def test_packed_sequences_do_not_see_each_other(task: Task, attention: Attention) -> None:
-    policy = load_policy(task.model)
-    rows = list(range(ROWS))
-    packed = pack(task.batch, rows)
-    with torch.no_grad():
-        alone = score_completions(policy, task.batch, 1.0, "float32").logprobs[task.batch.completion_mask]
-        logits = packed_logits(policy, packed, attention)
-    together = torch.log_softmax(logits, dim=-1).gather(1, packed.tokens[:, None]).squeeze(1)
-    torch.testing.assert_close(together, alone, atol=2e-5, rtol=0)
-    assert policy.config._attn_implementation == "learner_sdpa"
-
-
 @pytest.mark.parametrize(
     "contender",
-    [
-        contenders.learner,
-        contenders.padded,
-        lambda task: contenders.packed(task, "varlen"),
-        lambda task: contenders.packed(task, "block"),
-    ],
-    ids=["learner", "padded", "varlen", "block"],
+    [contenders.learner, contenders.padded, contenders.like_lengths],
+    ids=["learner", "padded", "like lengths"],
 )
 def test_contenders_with_the_learners_loss_take_the_same_steps(
     task: Task, contender: Callable[[Task], Contender], monkeypatch: pytest.MonkeyPatch
@@ -92,14 +73,6 @@ def test_the_bare_loops_train_on_the_batchs_own_tokens(task: Task) -> None:
     assert whole - longest * len(task.minibatches) < contenders.recut(task).tokens <= whole
     contenders.equal_lengths(task).epoch()
     contenders.recut(task, "sdpa").epoch()
-
-
-def test_bins_hold_every_row_once_and_no_more_than_fits() -> None:
-    lengths = [5, 30, 7, 12, 3, 50, 9]
-    passes = bins(lengths, range(7), 40)
-    assert sorted(row for members in passes for row in members) == list(range(7))
-    assert all(sum(lengths[row] for row in members) <= 40 or len(members) == 1 for members in passes)
-    assert len(passes) == 3
 
 
 @pytest.mark.parametrize("spread", ["demo", "lognormal"])

@@ -42,7 +42,7 @@ class AlgorithmConfig(Table):
     update_steps: int | None = Field(default=None, ge=1)
     """Optimizer steps per batch where they are not `epochs` whole passes; each pass is shuffled anew."""
     micro_batch_tokens: int = Field(default=8192, ge=1)
-    """Padded tokens in one forward and backward pass of one rank; bounds memory, never changes the result."""
+    """Tokens in one forward and backward pass of one rank; bounds memory, never changes the result."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of the forward and backward pass (autocast); master weights are always float32."""
 

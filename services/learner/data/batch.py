@@ -3,6 +3,7 @@
 Shapes: `B` completions, `S` prompt and completion tokens, `T` completion tokens.
 """
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -116,26 +117,44 @@ def minibatches(batch_size: int, count: int, generator: torch.Generator) -> list
 def micro_batches(
     lengths: Sequence[int], rows: Sequence[int], max_tokens: int, ranks: int
 ) -> list[list[list[int]]]:
-    """Deal rows to ranks and cut each rank's share so that one forward pass holds few padded tokens.
+    """Deal rows to ranks and cut each rank's share into forward passes of nearly equally many tokens.
 
-    Rows of like length go together, the longest first, so that little is padding and a lack of memory shows
-    at once. Each rank gets as many micro-batches as any other, the last of which may be empty for some.
+    There are as few passes as an even deal allows, so none is small while others are full, and the ranks'
+    tokens differ by no more than the longest row has, in each pass and in all. The largest pass comes first,
+    so that a lack of memory shows at once. Each rank gets as many micro-batches as any other, the last of
+    which may be empty for some.
 
     Args:
         lengths: tokens of every row of the batch.
-        rows: the rows to deal, as indices into `lengths`.
-        max_tokens: padded tokens in one micro-batch of one rank; a longer row has one to itself.
+        rows: the rows to deal, as indices into `lengths`; their order does not matter.
+        max_tokens: tokens in one micro-batch of one rank; a longer row has one to itself.
 
     Returns:
         For each micro-batch, for each rank, the row indices.
     """
     by_length = sorted(rows, key=lambda row: (-lengths[row], row))
-    cut: list[list[list[int]]] = []
-    while by_length:
-        size = max(1, max_tokens // max(lengths[by_length[0]], 1)) * ranks
-        dealt, by_length = by_length[:size], by_length[size:]
-        cut.append([dealt[rank::ranks] for rank in range(ranks)])
-    return cut
+    passes = math.ceil(sum(lengths[row] for row in rows) / (max_tokens * ranks))
+    while True:
+        dealt = _deal(lengths, by_length, passes * ranks)
+        if all(tokens <= max_tokens or len(share) == 1 for tokens, share in dealt):
+            break
+        passes += 1
+    shares = [share for _, share in dealt]
+    cut = [shares[start : start + ranks] for start in range(0, len(shares), ranks)]
+    # The first of a micro-batch is its largest share: it goes to the first rank and to the last in turn.
+    return [part[::-1] if index % 2 else part for index, part in enumerate(cut)]
+
+
+def _deal(lengths: Sequence[int], by_length: Sequence[int], count: int) -> list[tuple[int, list[int]]]:
+    """Each row, the longest first, to the share with the fewest tokens (Graham 1969); the largest first.
+
+    Shares then differ by no more than the longest row.
+    """
+    heap: list[tuple[int, int, list[int]]] = [(0, index, []) for index in range(count)]
+    for row in by_length:
+        tokens, index, share = heap[0]
+        heapq.heapreplace(heap, (tokens + lengths[row], index, [*share, row]))
+    return [(tokens, share) for tokens, _, share in sorted(heap, key=lambda filled: (-filled[0], filled[1]))]
 
 
 def _check(group: Group, completion: Completion) -> None:

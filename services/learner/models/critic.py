@@ -8,6 +8,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 
 from services.learner.models.loading import LOADING, reading
 from services.learner.models.lora import merged_state
+from services.learner.models.packing import Packed, check_packs
 from services.learner.models.value_head import ValueHead, save_value_head
 
 
@@ -19,10 +20,10 @@ class Critic(nn.Module):
         self.backbone = backbone
         self.head = ValueHead(backbone.config.get_text_config().hidden_size)
 
-    def forward(self, input_ids: Tensor, states: Tensor) -> Tensor:
-        """Values of the chosen states; `states` indexes the flattened `[B * S]` positions. [N]"""
-        hidden = self.backbone(input_ids=input_ids, use_cache=False).last_hidden_state
-        return self.head.values(hidden.flatten(0, 1)[states])
+    def forward(self, row: Packed, states: Tensor) -> Tensor:
+        """Values of the states at these positions of the row. [N]"""
+        hidden = self.backbone(**row.arguments()).last_hidden_state
+        return self.head.values(hidden[0, states])
 
 
 def load_critic(path: str | Path) -> Critic:
@@ -33,12 +34,13 @@ def load_critic(path: str | Path) -> Critic:
     - a language model: values start at zero.
 
     Raises:
-        ValueError: no usable model or head there.
+        ValueError: no usable model or head there, or a model whose sequences cannot be packed.
     """
     if _classifies(path):
         return _from_reward_model(path)
     with reading(path, "a critic's backbone"):
         critic = Critic(AutoModel.from_pretrained(path, **LOADING))
+        check_packs(critic.backbone)
     critic.head.load(path)
     return critic.eval()
 
@@ -71,6 +73,7 @@ def _from_reward_model(path: str | Path) -> Critic:
         model, info = AutoModelForSequenceClassification.from_pretrained(
             path, output_loading_info=True, **LOADING
         )
+        check_packs(model)
     score = getattr(model, "score", None)
     if not isinstance(score, nn.Linear) or any(name.startswith("score.") for name in info["missing_keys"]):
         raise ValueError(

@@ -1,7 +1,6 @@
 """What is read from the models: log-probabilities, entropies and values of completions.
 
-Completions are right-padded and attention is causal, so no real token ever attends to padding: no attention
-mask is passed, which keeps the fast causal kernels in use.
+A batch is padded, its forward passes are not: they read its sequences packed into one row.
 
 Shapes: `B` completions, `S` prompt and completion tokens, `T` completion tokens, `N` real completion tokens
 (the true entries of `completion_mask`, row by row), `H` hidden size, `V` vocabulary.
@@ -14,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from services.learner.models.critic import Critic
+from services.learner.models.packing import Packed, pack
 from services.learner.models.trunk import TrunkCritic, read_states
 
 Precision = Literal["float32", "bfloat16"]
@@ -33,6 +33,10 @@ class Sequences(Protocol):
     @property
     def completion_mask(self) -> Tensor:
         """[B, T]"""
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each row. [B]"""
 
 
 class TokenScores(NamedTuple):
@@ -78,9 +82,9 @@ def scores_with_values(
 
 def _forward(policy: PreTrainedModel, batch: Sequences, precision: Precision) -> tuple[Tensor, Tensor | None]:
     """Logits, and values if there is a head, where completion tokens were drawn. [N, V], [N]"""
-    inputs = batch.input_ids[:, :-1]  # nothing follows the last token, so its state is never asked
-    with _autocast(inputs.device, precision):
-        return read_states(policy, inputs, completion_states(batch))
+    row = packed_inputs(batch)
+    with _autocast(batch, precision):
+        return read_states(policy, row, completion_states(batch, row))
 
 
 def _token_scores(logits: Tensor, batch: Sequences, temperature: float, train_entropy: bool) -> TokenScores:
@@ -94,28 +98,32 @@ def _token_scores(logits: Tensor, batch: Sequences, temperature: float, train_en
 
 def completion_values(critic: Critic | TrunkCritic, batch: Sequences, precision: Precision) -> Tensor:
     """Value of the state before each completion token, zero outside the mask. [B, T]"""
-    inputs = batch.input_ids[:, :-1]
-    with _autocast(inputs.device, precision):
-        values = critic(inputs, completion_states(batch))
+    row = packed_inputs(batch)
+    with _autocast(batch, precision):
+        values = critic(row, completion_states(batch, row))
     return _spread(values, batch.completion_mask)
 
 
 def final_values(critic: Critic | TrunkCritic, batch: Sequences, precision: Precision) -> Tensor:
     """Value of the state after each completion's last token; of the prompt where there is no token. [B]"""
-    last = batch.prompt_lengths + batch.completion_mask.sum(dim=1) - 1
-    states = torch.arange(len(last), device=last.device) * batch.input_ids.shape[1] + last
-    with _autocast(batch.input_ids.device, precision):
-        return critic(batch.input_ids, states)
+    row = pack(batch.input_ids, batch.lengths)
+    with _autocast(batch, precision):
+        return critic(row, row.bounds[1:] - 1)
 
 
-def completion_states(batch: Sequences) -> Tensor:
-    """Where the state before each completion token lies among the flattened `[B * (S - 1)]` inputs. [N]
+def packed_inputs(batch: Sequences) -> Packed:
+    """The sequences as one row, each without its last token: the state after it is never asked for."""
+    return pack(batch.input_ids, batch.lengths - 1)
+
+
+def completion_states(batch: Sequences, inputs: Packed) -> Tensor:
+    """Where the state before each completion token lies in the packed inputs. [N]
 
     The state before token `t` of a completion is the one after `prompt_length + t` tokens: position
     `prompt_length + t - 1`.
     """
     row, t = batch.completion_mask.nonzero(as_tuple=True)
-    return row * (batch.input_ids.shape[1] - 1) + batch.prompt_lengths[row] + t - 1
+    return inputs.bounds[row] + batch.prompt_lengths[row] + t - 1
 
 
 def completion_tokens(batch: Sequences) -> Tensor:
@@ -129,5 +137,5 @@ def _spread(values: Tensor, mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(mask, values)
 
 
-def _autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+def _autocast(batch: Sequences, precision: Precision) -> torch.autocast:
+    return torch.autocast(batch.input_ids.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from services.learner.models.packing import Packed
 from services.learner.models.value_head import ValueHead
 
 HEAD = "value_head"
@@ -16,25 +17,25 @@ def attach_value_head(policy: PreTrainedModel) -> ValueHead:
     return head
 
 
-def read_states(policy: PreTrainedModel, input_ids: Tensor, states: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Logits of the chosen states, and their values if the policy has a value head. [N, V], [N]
+def read_states(policy: PreTrainedModel, row: Packed, states: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits at these positions of the row, and values if the policy has a value head. [N, V], [N]
 
-    `states` indexes the flattened `[B * S]` positions. The output head sees only these, so no logits are made
-    for prompts or padding. Both come from within the policy's own forward pass, where FSDP has its weights in
-    place; for their gradients to reach all ranks the loss must depend on the logits, be it with weight 0.
+    The output head sees only these states, so no logits are made for prompts. Both come from within the
+    policy's own forward pass, where FSDP has its weights in place; for their gradients to reach all ranks the
+    loss must depend on the logits, be it with weight 0.
     """
     values: list[Tensor] = []
     head: ValueHead | None = getattr(policy, HEAD, None)
 
     def select(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        chosen = args[0].flatten(0, 1)[states]
+        chosen = args[0][0, states]
         if head is not None:
             values.append(head.values(chosen))
         return (chosen[None],)
 
     selection = policy.get_output_embeddings().register_forward_pre_hook(select)
     try:
-        logits = policy(input_ids=input_ids, use_cache=False).logits[0]
+        logits = policy(**row.arguments()).logits[0]
     finally:
         selection.remove()
     return logits, values[0] if values else None
@@ -46,9 +47,9 @@ class TrunkCritic:
     def __init__(self, policy: PreTrainedModel) -> None:
         self.policy = policy
 
-    def __call__(self, input_ids: Tensor, states: Tensor) -> Tensor:
-        """Values of the chosen states; `states` indexes the flattened `[B * S]` positions. [N]"""
-        values = read_states(self.policy, input_ids, states)[1]
+    def __call__(self, row: Packed, states: Tensor) -> Tensor:
+        """Values of the states at these positions of the row. [N]"""
+        values = read_states(self.policy, row, states)[1]
         assert values is not None, "the policy has no value head"
         return values
 

@@ -117,12 +117,15 @@ def test_minibatches_partition_the_rows_evenly_and_repeatably(size: int, count: 
     assert parts == minibatches(size, count, torch.Generator().manual_seed(seed))
 
 
-@given(
+CUTS = given(
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30),
     budget=st.integers(1, 200),
     ranks=st.integers(1, 4),
     data=st.data(),
 )
+
+
+@CUTS
 def test_micro_batches_deal_every_row_once_within_the_budget(
     lengths: list[int], budget: int, ranks: int, data: st.DataObject
 ) -> None:
@@ -131,9 +134,29 @@ def test_micro_batches_deal_every_row_once_within_the_budget(
     assert all(len(shares) == ranks for shares in cut)
     assert sorted(row for shares in cut for share in shares for row in share) == sorted(rows)
     for share in (share for shares in cut for share in shares if share):
-        assert len(share) == 1 or len(share) * max(lengths[row] for row in share) <= budget
+        assert len(share) == 1 or sum(lengths[row] for row in share) <= budget
+    shuffled = data.draw(st.permutations(rows))
+    assert micro_batches(lengths, shuffled, budget, ranks) == cut
 
 
-def test_rows_of_like_length_share_a_micro_batch() -> None:
-    assert micro_batches([9, 2, 8, 1], [0, 1, 2, 3], 18, 1) == [[[0, 2]], [[1, 3]]]
-    assert micro_batches([9, 2, 8, 1], [0, 1, 2, 3], 9, 2) == [[[0], [2]], [[1], [3]]]
+@CUTS
+def test_passes_and_ranks_differ_by_no_more_than_the_longest_row(
+    lengths: list[int], budget: int, ranks: int, data: st.DataObject
+) -> None:
+    rows = data.draw(st.lists(st.sampled_from(range(len(lengths))), unique=True, min_size=1))
+    cut = micro_batches(lengths, rows, budget, ranks)
+    tokens = torch.tensor([[sum(lengths[row] for row in share) for share in shares] for shares in cut])
+    longest = max(lengths[row] for row in rows)
+    assert int(tokens.max() - tokens.min()) <= longest
+    of_ranks = tokens.sum(dim=0)
+    assert int(of_ranks.max() - of_ranks.min()) <= longest
+    assert int(tokens.max()) == int(tokens[0].max()), "the largest pass does not come first"
+
+
+def test_a_minibatch_is_cut_evenly_into_no_more_passes_than_it_needs() -> None:
+    assert micro_batches([9, 2, 8, 1], [0, 1, 2, 3], 20, 1) == [[[0, 2, 1, 3]]]
+    assert micro_batches([9, 2, 8, 1], [0, 1, 2, 3], 19, 1) == [[[0, 3]], [[2, 1]]]
+    assert micro_batches([9, 2, 8, 1], [0, 1, 2, 3], 10, 2) == [[[0, 3], [2, 1]]]
+    assert micro_batches([9, 2, 8, 1], [0, 1, 2, 3], 9, 2) == [[[0], [2]], [[3], [1]]]
+    demo = [80] * 33
+    assert [len(share) for [share] in micro_batches(demo, range(33), 1500, 1)] == [17, 16]
