@@ -38,7 +38,7 @@ class Work(msgspec.Struct, array_like=True, tag=True):
 
 
 class Answer(msgspec.Struct, array_like=True):
-    status: Literal["ok", "error", "invalid"]
+    status: Literal["ok", "error", "timeout", "invalid"]
     value: float = 0.0
     steps: list[float] | None = None
     cause: str = ""

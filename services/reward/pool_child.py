@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from services.reward.frames import Answer, Closed, End, Fork, Prepare, Work, receive, send
-from services.reward.protocol import Steps, Unscorable
+from services.reward.protocol import OutOfTime, Steps, Unscorable
 from shared.scoring import ScoreItem
 
 CAUSE_LENGTH = 1000
@@ -143,6 +143,8 @@ def answer(function: Function, work: Work) -> Answer:
         return Answer("ok", float(outcome))
     except Unscorable as error:
         return Answer("invalid", cause=_printable(str(error)))
+    except OutOfTime as error:
+        return Answer("timeout", cause=_printable(str(error)))
     except (Exception, SystemExit) as error:  # whatever it raises becomes this item's status
         return _error(error)
 

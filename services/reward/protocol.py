@@ -43,6 +43,13 @@ class Unscorable(ValueError):
     """
 
 
+class OutOfTime(Exception):
+    """The item could not be decided in its time, as on a busy machine: it is a `timeout`, not worth 0.
+
+    For functions in the pool. The message continues a sentence that begins with the scorer's name.
+    """
+
+
 class Scorer(Protocol):
     """Built once from its table, then asked from many threads at the same time."""
 

@@ -97,10 +97,10 @@ def _run(wanted: TestProgram, tests: list[dict[str, Any]], door: Door) -> Verdic
     response = f"```python\n{wanted.program}\n```"
     for test in tests:
         started = time.monotonic()
-        passed = False
-        if started < until:
-            ((reward, _),) = door.score_all([ScoreItem(response=response, metadata=test)], [name])
-            passed = reward == 1
+        if started >= until:  # a test that was not run is not one that failed
+            raise refusal(504, f"the tests took longer than total_seconds = {table.total_seconds:g}")
+        ((reward, _),) = door.score_all([ScoreItem(response=response, metadata=test)], [name])
+        passed = reward == 1
         seconds = time.monotonic() - started
         verdicts.results.append(int(passed))
         verdicts.runtimes.append(min(seconds, wanted.max_execution_time) if passed else NOT_PASSED)

@@ -41,8 +41,8 @@ def last_program(response: str) -> str | None:
 
 
 async def _passes(post: Post, program: str, case: Case, config: ExternalConfig) -> bool:
-    if case.stdout is not None:
-        output = await _run(post, program + case.addition, case.stdin, config)
+    if case.addition is None:
+        output = await _run(post, program, case.stdin, config)
         return output is not None and _same_lines(output, case.stdout)
     # A program that ends early with status 0 has not passed: the nonce is printed after the assertions.
     nonce = secrets.token_hex(8)

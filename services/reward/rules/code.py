@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from services.reward.protocol import Context, Scorer, Unscorable
+from services.reward.protocol import Context, OutOfTime, Scorer, Unscorable
 from services.reward.rules.config import RuleConfig
 from services.reward.sandbox import Limits, check_isolation, run_python
 from shared.scoring import ScoreItem
@@ -18,11 +18,12 @@ class CodeConfig(RuleConfig):
     deadline_seconds: float | None = Field(default=60.0, gt=0)
     """For all tests of an item together; past it the item is a `timeout`, without a reward."""
     total_seconds: float = Field(default=30.0, gt=0)
-    """What the tests may take together. A program that needs longer fails the tests that are left."""
+    """What the tests may take together, by the clock; past it the item is a `timeout`, for the machine may
+    be busy or the program asleep, and neither is a failed test."""
     test_seconds: float = Field(default=4.0, gt=0)
-    """What one test may take; a slower one fails."""
+    """Processor time of one test, rounded up to whole seconds; what needs more fails."""
     memory_mb: int = Field(default=512, ge=64)
-    """Address space of the program. It must fit into that of the pool's processes."""
+    """Address space of the program, which is one process. It must fit into that of the pool's processes."""
     max_tests: int = Field(default=100, ge=1)
     """An item with more tests is invalid."""
     reward: Literal["pass_rate", "all"] = "pass_rate"
@@ -46,11 +47,11 @@ class CodeConfig(RuleConfig):
 
 
 class Case(NamedTuple):
-    """One test: what is added to the program, what it reads, and what it must print (None: anything)."""
+    """One test: statements that must not raise after the program, or else what it reads and must print."""
 
-    addition: str
+    addition: str | None
     stdin: str
-    stdout: str | None
+    stdout: str
 
 
 def code_tests(item: ScoreItem, config: CodeConfig) -> float:
@@ -62,6 +63,7 @@ def code_tests(item: ScoreItem, config: CodeConfig) -> float:
 
     Raises:
     Unscorable: no tests, or malformed ones.
+    OutOfTime: `total_seconds` passed before all tests were decided.
     Source: the formats of ColossalChat's `code_reward_fn` and open-instruct's `/test_program`; unlike there,
     no test at all is not a success.
     """
@@ -71,8 +73,7 @@ def code_tests(item: ScoreItem, config: CodeConfig) -> float:
         return 0.0
     until, passed = time.monotonic() + config.total_seconds, 0
     for case in cases:
-        seconds = min(config.test_seconds, until - time.monotonic())
-        if seconds > 0 and _passes(program, case, seconds, config):
+        if _passes(program, case, until - time.monotonic(), config):
             passed += 1
         elif config.reward == "all":
             return 0.0
@@ -99,14 +100,14 @@ def read_cases(metadata: dict[str, Any], most: int) -> list[Case]:
             raise Unscorable(f"has metadata.test_cases that is no JSON: {error}") from error
     cases: list[Case] = []
     if isinstance(tests, list) and all(isinstance(test, str) for test in tests):
-        cases = [Case(f"\n{test}\n", "", None) for test in tests]
+        cases = [Case(test, "", "") for test in tests]
     elif isinstance(pairs, dict):
         inputs, outputs = pairs.get("inputs"), pairs.get("outputs")
         if not (isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs)):
             raise Unscorable("needs as many inputs as outputs in metadata.test_cases")
         if not all(isinstance(text, str) for text in inputs + outputs):
             raise Unscorable("needs texts as inputs and outputs in metadata.test_cases")
-        cases = [Case("", *pair) for pair in zip(inputs, outputs, strict=True)]
+        cases = [Case(None, *pair) for pair in zip(inputs, outputs, strict=True)]
     if not 1 <= len(cases) <= most:
         raise Unscorable(
             f"needs 1 to {most} tests in metadata.test_cases or metadata.tests; found {len(cases)}"
@@ -115,11 +116,16 @@ def read_cases(metadata: dict[str, Any], most: int) -> list[Case]:
 
 
 def _passes(program: str, case: Case, seconds: float, config: CodeConfig) -> bool:
-    limits = Limits(seconds, config.memory_mb)
-    ending = run_python(program + case.addition, case.stdin, limits, config.isolation == "required")
-    if ending.status != "ok":
-        return False
-    return case.stdout is None or _lines(ending.output) == _lines(case.stdout)
+    """Raises:
+    OutOfTime: it could not be decided within `seconds`.
+    """
+    if seconds > 0:
+        limits = Limits(config.test_seconds, config.memory_mb, seconds)
+        ending = run_python(program, case.stdin, limits, config.isolation == "required", case.addition)
+        if ending.status != "timeout":
+            passed = ending.status == "ok"
+            return passed and (case.addition is not None or _lines(ending.output) == _lines(case.stdout))
+    raise OutOfTime(f"did not decide all tests in total_seconds = {config.total_seconds:g}")
 
 
 def _lines(text: str) -> list[str]:

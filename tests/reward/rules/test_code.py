@@ -3,17 +3,16 @@
 import socket
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 
-from services.reward.protocol import Unscorable
+from services.reward.protocol import OutOfTime, Unscorable
 from services.reward.sandbox import CannotIsolate, Ending, Limits, run_python
 from tests.reward.rules.asking import ask, configure
 
 try:
-    run_python("", "", Limits(seconds=10, memory_mb=256))
+    run_python("", "", Limits(cpu_seconds=10, memory_mb=256))
     ISOLATED = True
 except CannotIsolate:
     ISOLATED = False
@@ -32,7 +31,7 @@ def score(program: str, metadata: dict[str, Any] = PAIRS, **parameters: Any) -> 
 
 
 def run(program: str, seconds: float = 10, memory_mb: int = 256) -> Ending:
-    return run_python(program, "", Limits(seconds, memory_mb), ISOLATED)
+    return run_python(program, "", Limits(10, memory_mb, seconds), ISOLATED)
 
 
 def test_the_share_of_passed_tests_is_the_reward() -> None:
@@ -70,11 +69,58 @@ def test_without_proper_tests_nothing_is_scored(metadata: dict[str, Any]) -> Non
         score("print(1)", metadata)
 
 
-def test_a_hanging_program_fails_in_its_time_and_leaves_nothing_behind() -> None:
-    start = time.monotonic()
-    assert score("while True: pass", test_seconds=0.5, total_seconds=1.0) == 0
-    assert time.monotonic() - start < 8
+BLIND = """
+import os
+for descriptor in range(3, 64):
+    try:
+        os.write(descriptor, b"+" * 99)
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import os; os._exit(0)",
+        "raise SystemExit",
+        "import sys; sys.exit(0)",
+        "import os; print('ok', flush=True); os._exit(0)",
+        "import atexit, os; atexit.register(os._exit, 0)\nraise ValueError",
+        "import atexit, os; atexit.register(os._exit, 0)\ndef f(): raise SystemExit",
+        "class AssertionError(Exception): pass\nimport builtins\nbuiltins.AssertionError = AssertionError",
+        "import builtins\nbuiltins.exec = builtins.compile = lambda *_: None",
+        "import os\nread = os.read\nos.read = lambda *_: b'1 == 1\\n'\nos.write = lambda *_: 1",
+        "import sys, os\nsys.excepthook = lambda *_: os._exit(0)",
+        BLIND,
+        "import os\ndef f(): os._exit(0)",
+    ],
+)
+def test_a_program_passes_no_test_by_ending_early_or_by_replacing_what_tests_it(program: str) -> None:
+    tests = ["assert 1 == 2", "assert f() == 2"]
+    assert score(program, {"tests": tests}) == 0
+    assert score("f = lambda: 2", {"tests": tests}) == 0.5, "the second test can be passed"
+
+
+def test_a_program_that_ends_before_its_test_has_not_passed_even_a_true_one() -> None:
+    assert score("import os; os._exit(0)", {"tests": ["assert True"]}) == 0
+    assert score("raise SystemExit", {"tests": ["assert True"]}) == 0
+    assert score("def f(): return 1\nassert __name__ == '__main__'", {"tests": ["assert f()"]}) == 1
+
+
+def test_a_program_that_computes_for_ever_fails_its_test() -> None:
+    assert score("while True: pass", test_seconds=0.5, total_seconds=30.0) == 0
+    ignoring = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+    assert run_python(ignoring, "", Limits(1, 256, 30), ISOLATED).status == "slow"
+
+
+def test_time_that_the_clock_took_is_a_timeout_and_never_a_failed_test() -> None:
     assert run("import time; time.sleep(60)", seconds=0.3).status == "timeout"
+    with pytest.raises(OutOfTime, match="total_seconds = 1"):
+        score("import time; time.sleep(60)", total_seconds=1.0)
+    with pytest.raises(OutOfTime):
+        score("import time\ndef f(): time.sleep(60)", {"tests": ["f()"]}, total_seconds=1.0)
 
 
 def test_memory_and_disk_are_limited() -> None:
@@ -114,12 +160,40 @@ def test_a_program_has_no_network_no_environment_and_no_files(monkeypatch: pytes
     assert "Network is unreachable" in ending.errors
 
 
-@isolated_only
-def test_what_a_program_starts_ends_with_it() -> None:
-    escape = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nprint('left')"
-    start = time.monotonic()
-    assert run(escape).output == "left\n"
-    assert time.monotonic() - start < 5
+FORKING = """
+import os
+started = 0
+for _ in range(40):
+    try:
+        if os.fork() == 0:
+            held = bytearray(150 * 2**20)
+            os.write(1, b"held 150 MB\\n")
+            os.read(0, 1)
+    except OSError:
+        continue
+    started += 1
+print(started)
+"""
+
+BESIDES = """
+import ctypes, os, subprocess, threading
+libc = ctypes.CDLL(None)
+print(libc.shmget(0, 150 * 2**20, 0o1600), libc.unshare(0x10000000))
+for start in (lambda: os.memfd_create("m"), lambda: subprocess.run(["/bin/true"])):
+    try:
+        start()
+    except PermissionError:
+        print("refused")
+thread = threading.Thread(target=print, args=["a thread"])
+thread.start()
+thread.join()
+"""
+
+
+def test_a_program_is_one_process_so_that_its_memory_is_bounded_as_a_whole() -> None:
+    assert run(FORKING).output == "0\n"
+    ending = run(BESIDES)
+    assert ending.output.split("\n") == ["-1 -1", "refused", "refused", "a thread", ""], ending.errors
 
 
 @isolated_only
