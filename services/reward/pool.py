@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from pydantic import Field
@@ -27,6 +27,8 @@ class PoolConfig(Table):
     """Processes more, at most, in place of those that a slow item occupies until its deadline."""
     memory_mb: int = Field(default=2048, ge=256)
     """Address space of each process."""
+    network: Literal["best_effort", "required"] = "best_effort"
+    """`required`: where the system gives the processes no network of their own, their items are errors."""
 
 
 class Function(NamedTuple):
@@ -36,6 +38,8 @@ class Function(NamedTuple):
     factory: str
     parameters: Mapping[str, Any]
     modules: Sequence[str]
+    gives_way: bool
+    """Whether a slow item's process runs on at low priority."""
 
 
 class Batch:
@@ -70,7 +74,7 @@ class Pool:
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
-        self._nursery = Nursery(config.memory_mb)
+        self._nursery = Nursery(config.memory_mb, config.network == "required")
         self._queue: deque[tuple[Batch, int]] = deque()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -89,6 +93,7 @@ class Pool:
         items: Sequence[ScoreItem],
         deadline_seconds: float,
         modules: Sequence[str] = (),
+        gives_way: bool = True,
     ) -> list[Outcome]:
         """One outcome per item, in order, of the function that `factory` makes.
 
@@ -98,10 +103,11 @@ class Pool:
         deadline_seconds: of each item, from when a process has it. Then the process is killed.
         modules: what takes long to import; done once for all processes, before any item's deadline begins.
             Only modules that are trusted not to hang.
+        gives_way: whether a slow item goes on at low priority. Not right for what is timed itself.
         """
         if not items:
             return []
-        batch = Batch(self._function(factory, parameters, modules), items, deadline_seconds)
+        batch = Batch(self._function(factory, parameters, modules, gives_way), items, deadline_seconds)
         with self._changed:
             if self._closed:
                 return [Failure("error", "was asked of a service that is stopping")] * len(items)
@@ -122,11 +128,19 @@ class Pool:
             batch.set(position, Failure("error", "was waiting when the service stopped"))
         self._queue.clear()
 
-    def _function(self, factory: str, parameters: Mapping[str, Any], modules: Sequence[str]) -> Function:
-        content = msgspec.msgpack.encode([factory, parameters, modules])
+    @property
+    def has_own_network(self) -> bool | None:
+        """Whether its processes are cut off from the network; None before the first one."""
+        return self._nursery.has_own_network
+
+    def _function(
+        self, factory: str, parameters: Mapping[str, Any], modules: Sequence[str], gives_way: bool
+    ) -> Function:
+        content = msgspec.msgpack.encode([factory, parameters, modules, gives_way])
         with self._changed:
             if content not in self._functions:
-                self._functions[content] = Function(next(self._keys), factory, parameters, modules)
+                key = next(self._keys)
+                self._functions[content] = Function(key, factory, parameters, modules, gives_way)
             return self._functions[content]
 
     def _add_threads(self) -> None:
@@ -135,10 +149,15 @@ class Pool:
         wanted = len(self._queue) - self._idle
         while wanted > 0 and self._active - self._slow < self._config.workers and self._active < most:
             thread = threading.Thread(target=self._serve, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more threads; those there are will do it
+                if self._active:
+                    return
+                raise
             self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
             self._active += 1
             wanted -= 1
-            thread.start()
 
     def _serve(self) -> None:
         """Of one thread: work off the queue with a process of its own."""
@@ -162,40 +181,57 @@ class Pool:
             return self._queue.popleft()
 
     def _settle(self, process: WorkerProcess | None, batch: Batch, position: int) -> WorkerProcess | None:
-        """Set one item's outcome; the process if it can go on."""
+        """Set one item's outcome, whatever happens; the process if it can go on."""
         outcome: Outcome
-        try:
-            process = process or WorkerProcess(self._nursery, batch.function.modules)
-            outcome, slow = self._ask(process, batch, position)
-        except TimeoutError:
-            outcome, slow = Failure("timeout", f"took longer than {batch.deadline_seconds:g} s"), True
-        except Closed as error:
-            ending = process.ending() if process else str(error)
-            outcome, slow, process = Failure("error", f"gave no answer: {ending}"), False, None
+        for is_last in (False, True):
+            begun = slow = False
+            try:
+                process = process or WorkerProcess(self._nursery, batch.function.modules)
+                failure, until = self._begin(process, batch, position)
+                begun = True
+                outcome, slow = (failure, False) if failure else self._finish(process, batch.function, until)
+            except TimeoutError:
+                outcome, slow = Failure("timeout", f"took longer than {batch.deadline_seconds:g} s"), True
+            except Closed as error:
+                ending = process.ending() if process else None
+                outcome, process = Failure("error", f"gave no answer: {ending or error}"), None
+                if not is_last and (ending is None or not begun):
+                    continue  # the process did not end by what this item did
+            except Exception as error:  # without an outcome its caller would wait for ever
+                outcome, slow = Failure("error", f"could not be run: {type(error).__name__}: {error}"), True
+            break
         batch.set(position, outcome)
         if process and slow:  # where it still runs, it would keep its low priority
             process.kill()
             return None
         return process
 
-    def _ask(self, process: WorkerProcess, batch: Batch, position: int) -> tuple[Outcome, bool]:
-        """One item's outcome, and whether it took so long that another process was given its place.
+    def _begin(self, process: WorkerProcess, batch: Batch, position: int) -> tuple[Failure | None, float]:
+        """Give the process an item: why that cannot be, or None and until when it has time.
 
         Raises:
         Closed, TimeoutError: the process must be ended.
         """
-        key, factory, parameters, _ = batch.function
+        key, factory, parameters, *_ = batch.function
         if failure := process.prepare(key, factory, parameters):
-            return failure, False
-        now = time.monotonic()
-        until = now + batch.deadline_seconds
+            return failure, 0.0
+        until = time.monotonic() + batch.deadline_seconds
         try:
             process.begin(key, batch.items[position], until)
         except ValueError as error:
-            return Failure("invalid", f"cannot be given the item: {error}"), False
-        if process.has_answered(min(until, now + PATIENCE_SECONDS)):
+            return Failure("invalid", f"cannot be given the item: {error}"), 0.0
+        return None, until
+
+    def _finish(self, process: WorkerProcess, function: Function, until: float) -> tuple[Outcome, bool]:
+        """The item's outcome, and whether it took so long that another process was given its place.
+
+        Raises:
+        Closed, TimeoutError: the process must be ended.
+        """
+        if process.has_answered(min(until, time.monotonic() + PATIENCE_SECONDS)):
             return process.outcome(until), False
-        process.yield_processor()
+        if function.gives_way:
+            process.yield_processor()
         with self._changed:
             self._slow += 1
             self._add_threads()

@@ -12,62 +12,58 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from services.reward.frames import Answer, Closed, End, Fork, Prepare, Work, receive, send
+from services.reward.pool_family import Family, own_folder
 from services.reward.protocol import OutOfTime, Steps, Unscorable
 from shared.scoring import ScoreItem
 
 CAUSE_LENGTH = 1000
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
 Function = Callable[[ScoreItem], float | Steps]
 
 
 def nursery(control: socket.socket, memory_bytes: int) -> None:
-    """Serve `Fork` and `End` until the service is gone, which ends all the processes with this one."""
-    leave_network()
+    """Say whether the processes have a network of their own (0 or 1), then serve `Fork` and `End` until the
+    service is gone, which ends all the processes with this one.
+    """
+    send(control, int(leave_network()))
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # what workers started falls to us, and not to init
     nursery_pid = os.getpid()
-    processes: set[int] = set()
-    dying: set[int] = set()
-    try:
-        while True:
-            request = receive_with_socket(control)
-            match request:
-                case (Fork(modules), channel) if channel is not None:
-                    for module in modules:
-                        importlib.import_module(module)
-                    gc.freeze()  # else a collection in a worker copies all pages of what was imported
-                    pid = os.fork()
-                    if pid == 0:
-                        control.close()
-                        become_worker(channel, nursery_pid, memory_bytes)
-                    channel.close()
-                    processes.add(pid)
-                    send(control, pid)
-                case (End(pid, wait), None) if pid in processes:
-                    os.kill(pid, signal.SIGKILL)
-                    processes.remove(pid)
-                    code = reap(pid, wait)
-                    send(control, -signal.SIGKILL if code is None else code)
-                    dying = {other for other in dying if reap(other, False) is None}
-                    dying |= {pid} if code is None else set()
-                case _:
-                    raise Closed("it asks for what cannot be")
-    except Closed:
-        for pid in processes:
-            os.kill(pid, signal.SIGKILL)
-        for pid in processes | dying:
-            os.waitpid(pid, 0)
-
-
-def reap(pid: int, wait: bool) -> int | None:
-    """The exit code of an ended process; None if it has not ended yet."""
-    ended, status = os.waitpid(pid, 0 if wait else os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if ended else None
+    family = Family()
+    with own_folder() as folder:
+        try:
+            while True:
+                family.wait(control)
+                request = receive_with_socket(control)
+                match request:
+                    case (Fork(modules), channel) if channel is not None:
+                        for module in modules:
+                            importlib.import_module(module)
+                        gc.freeze()  # else a collection in a worker copies all pages of what was imported
+                        with channel:
+                            try:
+                                pid = os.fork()
+                            except OSError as error:  # too little memory, or too many processes
+                                send(control, -(error.errno or 1))
+                                continue
+                            if pid == 0:
+                                control.close()
+                                become_worker(channel, nursery_pid, folder, memory_bytes)
+                        family.workers[pid] = folder / str(pid)
+                        send(control, pid)
+                    case (End(pid, wait), None) if pid in family.workers:
+                        send(control, family.end(pid, wait))
+                    case _:
+                        raise Closed("it asks for what cannot be")
+        except Closed:
+            family.end_all()
 
 
 def receive_with_socket(control: socket.socket) -> tuple[Fork | End, socket.socket | None]:
@@ -80,24 +76,30 @@ def receive_with_socket(control: socket.socket) -> tuple[Fork | End, socket.sock
     return request, channel
 
 
-def leave_network() -> None:
-    """Move into a network of our own without any interface, where the system lets an ordinary user do so."""
+def leave_network() -> bool:
+    """Move into a network of our own without any interface, where the system lets an ordinary user do so;
+    whether it did.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET):
-        return
+        return False
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    return True
 
 
-def become_worker(channel: socket.socket, nursery_pid: int, memory_bytes: int) -> None:
+def become_worker(channel: socket.socket, nursery_pid: int, folder: Path, memory_bytes: int) -> None:
     """Never returns: serve `channel` in a process that dies with its parent and has limited memory."""
     code = 1
     try:
+        os.setsid()  # so that what it starts can be killed with it
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != nursery_pid:
             raise Closed  # it died before it could take us with it
+        tempfile.tempdir = os.environ["TMPDIR"] = str(folder / str(os.getpid()))
+        Path(tempfile.tempdir).mkdir()
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         work(channel)

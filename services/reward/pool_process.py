@@ -1,6 +1,7 @@
 """The service's end of the pool's processes: starting, asking and killing them."""
 
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from services.reward.frames import Answer, Closed, End, Fork, Prepare, Work, has
 from services.reward.protocol import Failure, Outcome, Steps
 from shared.scoring import ScoreItem
 
+log = logging.getLogger("rollstream")
+
 PREPARE_SECONDS = 60.0
 """How long importing and preparing a function may take in a process, apart from any item's deadline."""
 STOP_SECONDS = 2.0
@@ -27,35 +30,50 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIR
 class Nursery:
     """The process that the workers are forked from. Thread-safe; it starts with the first worker."""
 
-    def __init__(self, memory_mb: int) -> None:
+    def __init__(self, memory_mb: int, network_required: bool = False) -> None:
         self._memory_mb = memory_mb
+        self._network_required = network_required
+        self.has_own_network: bool | None = None
+        """Whether the processes are cut off from the network; None before the first one."""
+        self._generation = 0
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._closed = False
 
-    def fork(self, modules: Sequence[str]) -> tuple[int, socket.socket]:
-        """A new process and the channel to it.
+    def fork(self, modules: Sequence[str]) -> tuple[int, int, socket.socket]:
+        """A new process: its id, the nursery's generation, and the channel to it.
 
         Raises:
         Closed: it cannot be had; another try may succeed.
         """
-        ours, theirs = socket.socketpair()
         try:
-            with theirs:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise Closed(f"no process can be started: {error}") from error
+        try:
+            with theirs, self._lock:
                 pid = self._ask(Fork(list(modules)), [theirs.fileno()])
+                generation = self._generation
+            if pid < 0:
+                raise Closed(f"no process can be started: {os.strerror(-pid)}")
         except BaseException:
             ours.close()
             raise
-        return pid, ours
+        return pid, generation, ours
 
-    def end(self, pid: int, wait: bool) -> int:
+    def end(self, pid: int, generation: int, wait: bool) -> int:
         """Kill a process; its exit code if it is waited for, minus the signal's number if a signal ended it.
 
+        generation: that of the nursery it came from; another one does not know it.
+
         Raises:
-        Closed: the nursery is gone, and all its processes with it.
+        Closed: that nursery is gone, and all its processes with it.
         """
-        return self._ask(End(pid, wait), [])
+        with self._lock:
+            if generation != self._generation:
+                raise Closed("the process that started it is gone")
+            return self._ask(End(pid, wait), [])
 
     def close(self) -> None:
         """End the nursery and all its processes, for good."""
@@ -64,41 +82,43 @@ class Nursery:
             self._stop()
 
     def _ask(self, request: Fork | End, descriptors: list[int]) -> int:
-        with self._lock:
-            if self._control is None:
-                if self._closed or isinstance(request, End):
-                    raise Closed("the process that starts the others is gone")
-                self._start()
-            assert self._control
-            try:
-                socket.send_fds(self._control, [b"+"], descriptors)
-                until = time.monotonic() + PREPARE_SECONDS
-                send(self._control, request, until)
-                return receive(self._control, int, until)
-            except (Closed, OSError) as error:
-                self._stop()
-                raise Closed(f"the process that starts the others is gone: {error}") from error
+        if self._control is None and (self._closed or isinstance(request, End)):
+            raise Closed("the process that starts the others is gone")
+        try:
+            control = self._control or self._start()
+            socket.send_fds(control, [b"+"], descriptors)
+            until = time.monotonic() + PREPARE_SECONDS
+            send(control, request, until)
+            return receive(control, int, until)
+        except (Closed, OSError) as error:
+            self._stop()
+            raise Closed(f"the process that starts the others is gone: {error}") from error
 
-    def _start(self) -> None:
+    def _start(self) -> socket.socket:
         root = str(Path(__file__).parents[2])
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        self._generation += 1
         self._control, theirs = socket.socketpair()
         with theirs:
+            arguments = [str(theirs.fileno()), str(self._memory_mb)]
+            command = [sys.executable, "-m", "services.reward.pool_child", *arguments]
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "services.reward.pool_child",
-                    str(theirs.fileno()),
-                    str(self._memory_mb),
-                ],
+                command,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno() if sys.stderr else subprocess.DEVNULL,
                 env=environment,
             )
+        isolated = bool(receive(self._control, int, time.monotonic() + PREPARE_SECONDS))
+        if not isolated and self.has_own_network is None:
+            log.warning("this system gives the pool's processes no network of their own; they can reach the "
+                        "service's, unless the container forbids it")  # fmt: skip
+        self.has_own_network = isolated
+        if self._network_required and not isolated:
+            raise Closed('the system permits no network isolation, and [reward.pool] network is "required"')
+        return self._control
 
     def _stop(self) -> None:
         if self._control:
@@ -121,7 +141,7 @@ class WorkerProcess:
         """
         self._nursery = nursery
         self._prepared: dict[int, Failure | None] = {}
-        self.pid, self._channel = nursery.fork(modules)
+        self.pid, self._generation, self._channel = nursery.fork(modules)
 
     def prepare(self, key: int, factory: str, parameters: Mapping[str, Any]) -> Failure | None:
         """Make function `key` ready, once; the failure if it cannot be.
@@ -166,15 +186,15 @@ class WorkerProcess:
         """End it, whatever it does. It may take a while to be gone."""
         self._channel.close()
         with contextlib.suppress(Closed):  # then all have ended
-            self._nursery.end(self.pid, wait=False)
+            self._nursery.end(self.pid, self._generation, wait=False)
 
-    def ending(self) -> str:
-        """How it ended, after `Closed`."""
+    def ending(self) -> str | None:
+        """How it ended, after `Closed`; None if it ended with the process that started it."""
         self._channel.close()
         try:
-            code = self._nursery.end(self.pid, wait=True)
+            code = self._nursery.end(self.pid, self._generation, wait=True)
         except Closed:
-            return "its process ended with the one that started it"
+            return None
         how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
         return f"its process {how}"
 

@@ -3,8 +3,11 @@
 import os
 import signal
 import socket
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from services.reward.protocol import Steps, Unscorable
@@ -26,6 +29,11 @@ def obedient(parameters: Mapping[str, Any]) -> Callable[[ScoreItem], float | Ste
                 os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
                 os._exit(7)
+            case "start":  # a process in a session of its own, or in that of this one; then hang
+                child = subprocess.Popen(["sleep", "37"], start_new_session=argument == "session")
+                Path(item.metadata["file"]).write_text(str(child.pid))
+                Path(tempfile.mkdtemp(), "left").write_text("behind")
+                time.sleep(60)
             case "leave":
                 raise SystemExit(3)
             case "eat":

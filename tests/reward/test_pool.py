@@ -1,18 +1,25 @@
 """The killable processes: deadlines, deaths, limits, healing, and that none is left behind."""
 
+import contextlib
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.reward.frames import Closed
 from services.reward.pool import Pool, PoolConfig
+from services.reward.pool_family import own_folder
+from services.reward.pool_process import Nursery
 from services.reward.protocol import Failure, Outcome, Steps
 from shared.scoring import ScoreItem
 from tests.reward.conftest import wait_for
@@ -61,7 +68,7 @@ def test_a_hanging_item_costs_its_own_deadline_only_and_the_pool_heals(pool: Poo
     assert outcomes[0] == outcomes[21] == Failure("timeout", "took longer than 1 s")
     assert outcomes[1:21] == [1.0] * 20
     assert outcomes[22] == 1.0
-    assert took < 2.5
+    assert took < 15, "sleeping items are not waited for"
     assert run(pool, "fine") == [1.0]
 
 
@@ -152,7 +159,7 @@ def test_a_close_while_items_hang_ends_at_once_with_errors(pool: Pool) -> None:
     start = time.monotonic()
     pool.close()
     asking.join()
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 30, "the items would have slept for a minute"
     assert len(outcomes) == 9
     assert all(isinstance(outcome, Failure) and outcome.status == "error" for outcome in outcomes)
 
@@ -168,6 +175,84 @@ def test_the_death_of_the_nursery_is_survived(pool: Pool) -> None:
     outcomes = run(pool, "fine", "fine", "fine", "fine")
     assert outcomes[-1] == 1.0
     assert run(pool, "fine") == [1.0]
+
+
+def test_idle_workers_that_die_with_the_nursery_cost_no_item() -> None:
+    pool = Pool(PoolConfig(workers=4, spare_workers=4, memory_mb=512))
+    try:
+        pids = run(pool, *["sleep 0.3"] * 4) and {
+            float(p) for p in run(pool, *["pid"] * 4) if isinstance(p, float)
+        }
+        process = pool._nursery._process
+        assert process
+        process.kill()
+        process.wait()
+        wait_for(lambda: not any(map(is_alive, pids)), "the death of the idle workers")
+        assert run(pool, *["fine"] * 32) == [1.0] * 32
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("where", ["session", "group"])
+def test_what_an_item_started_ends_with_it(pool: Pool, tmp_path: Path, where: str) -> None:
+    told = tmp_path / "pid"
+    (outcome,) = run(pool, f"start {where}", seconds=1.5, metadata={"file": str(told)})
+    assert isinstance(outcome, Failure) and outcome.status == "timeout"
+    wait_for(lambda: not is_alive(int(told.read_text())), "the end of the process that the item started")
+
+
+def test_temporary_files_of_killed_processes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    told = tmp_path / "pid"
+    for way in ("item", "nursery"):
+        pool = Pool(PoolConfig(workers=1, spare_workers=1, memory_mb=512))
+        try:
+            run(pool, "start group", seconds=1.5, metadata={"file": str(told)})
+            wait_for(lambda: not list(tmp_path.glob("rollstream-pool-*/*/*")), "the killed item's folder")
+            if way == "nursery" and pool._nursery._process:
+                pool._nursery._process.kill()
+        finally:
+            pool.close()
+    assert len(list(tmp_path.glob("rollstream-pool-*"))) == 1, "killed, it can remove nothing"
+    with own_folder_in(tmp_path, monkeypatch) as folder:
+        assert list(tmp_path.glob("rollstream-pool-*")) == [folder], "the next one does"
+
+
+@contextlib.contextmanager
+def own_folder_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with own_folder() as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("what", ["subprocess.Popen", "socket.socketpair"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOMEM, "no memory"), ValueError("of ours")])
+def test_a_process_that_cannot_be_started_is_an_error_and_hangs_nobody(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, what: str, error: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(what, fail)
+        for outcome in run(pool, "fine", "fine", "fine", "fine"):
+            assert isinstance(outcome, Failure) and outcome.status == "error", outcome
+            assert str(error) in outcome.cause
+    assert run(pool, *["fine"] * 4) == [1.0] * 4, "when there is memory again"
+
+
+def test_without_a_network_of_their_own_processes_are_told_of_or_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("services.reward.pool_process.receive", lambda channel, kind, until: 0)
+    nursery = Nursery(512, network_required=True)
+    with pytest.raises(Closed, match="network"):
+        nursery.fork([])
+    nursery.close()
+    assert nursery.has_own_network is False
+    assert "no network of their own" in caplog.text
 
 
 def test_a_killed_service_leaves_no_process_behind() -> None:

@@ -32,10 +32,13 @@ class RuleScorer:
         self._function, self._config = row.function, config
         self._pool = pool if row.pooled else None
         self._modules = [__name__, *row.modules]
+        self._gives_way = row.gives_way
 
     def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
         if self._pool:
-            return self._pool.run(PREPARE, self.parameters, items, deadline_seconds, self._modules)
+            return self._pool.run(
+                PREPARE, self.parameters, items, deadline_seconds, self._modules, self._gives_way
+            )
         return [self._score_here(item) for item in items]
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ class Row(NamedTuple):
     """Whether it may hang or use up memory on some input, so that it must run in a killable process."""
     configured_only: bool = False
     """Whether it is off unless the configuration names it."""
+    gives_way: bool = True
+    """Whether a slow item runs on at low priority; not where the rule itself measures time."""
     modules: tuple[str, ...] = ()
     """What it imports when it runs, because that takes long: found at the start, imported in the pool."""
 
@@ -59,5 +61,5 @@ RULES: dict[str, Row] = {
     "length_reward_fn": Row(length.length_reward_fn, length.LengthConfig),
     "overlong_penalty_fn": Row(length.overlong_penalty_fn, length.OverlongConfig),
     "repetition_penalty_fn": Row(length.repetition_penalty_fn, length.RepetitionConfig),
-    "code_tests": Row(code.code_tests, code.CodeConfig, True, configured_only=True),
+    "code_tests": Row(code.code_tests, code.CodeConfig, True, configured_only=True, gives_way=False),
 }
