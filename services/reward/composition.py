@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Annotated
 
 from pydantic import Field, FiniteFloat
 
@@ -26,7 +27,7 @@ class CompositionConfig(Table):
 
     dataset_key: str = "dataset"
     """The key of an item's metadata that names its dataset."""
-    datasets: dict[str, dict[str, FiniteFloat]] = Field(default_factory=dict)
+    datasets: dict[str, Annotated[dict[str, FiniteFloat], Field(min_length=1)]] = Field(default_factory=dict)
     """Per dataset, the scorers for its items with their weights there; items of others get all scorers."""
     gates: list[GateConfig] = Field(default_factory=list)
     """In the order in which they are tried."""

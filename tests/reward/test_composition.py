@@ -166,3 +166,8 @@ def test_the_core_asks_gates_first_and_the_rest_only_for_items_that_pass(core: S
         ["short"],
     ]
     assert rewards(core.score(items, ["gsm8k_strict_reward_fn"])) == [1.0, 1.0, 0.0], "requests choose freely"
+
+
+def test_a_dataset_without_any_scorer_is_refused_since_it_would_be_worth_0() -> None:
+    with pytest.raises(ValueError, match="at least 1 item"):
+        CompositionConfig.model_validate({"datasets": {"gsm8k": {}}})

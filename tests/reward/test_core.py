@@ -89,7 +89,7 @@ def test_the_longest_response_of_any_kind_is_scored_at_once(piece: str) -> None:
     start = time.perf_counter()
     (result,) = core.score([item(response)])
     assert result.status == "ok"
-    assert time.perf_counter() - start < 1.0, "a quadratic search takes minutes"
+    assert time.perf_counter() - start < 15, "a quadratic search takes minutes"
 
 
 def test_a_rule_that_hangs_is_a_timeout_and_the_other_scorers_are_still_told() -> None:

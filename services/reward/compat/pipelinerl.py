@@ -51,10 +51,6 @@ def _judge(wanted: VerifyAnswer, door: Door) -> Status:
     door.need(RULE)
     item = ScoreItem(response=answer, ground_truth=wanted.gold)
     (result,) = door.score([item], [RULE])
-    if result.status == "timeout":
-        # The contract's own word for an expression that is never done with. An error would end a run for what
-        # its policy happened to write.
-        return "unparsable"
     ((reward, _),) = door.all_of([result])
     return "correct" if reward == 1 else "wrong"
 

@@ -38,13 +38,15 @@ def test_the_status_is_the_contracts(gsm8k: str, prediction: str, gold: str, sta
     assert verify_answer_rpc(gsm8k, prediction, gold) == status
 
 
-def test_an_answer_that_is_never_done_with_is_unparsable_not_the_end_of_a_run(gsm8k: str) -> None:
-    assert verify_answer_rpc(
-        gsm8k, "so \\boxed{9^{9^{9^{9^{9^{9}}}}}}", "\\boxed{7^{7^{7^{7^{7^{8}}}}}}"
-    ) in (
-        "unparsable",
-        "wrong",
-    )
+def test_an_answer_that_is_never_done_with_is_504_and_no_verdict(gsm8k: str) -> None:
+    payload = {
+        "prediction": "so \\boxed{9^{9^{9^{9^{9^{9}}}}}}",
+        "gold": "7^{7^{7^{7^{7^{8}}}}}",
+        "strict": True,
+    }
+    answer = post(AIOHTTP, f"{gsm8k}/verify_answer", payload)
+    assert answer.status == 504, answer
+    assert answer.json().keys() == {"detail"}
 
 
 def test_its_health_check_is_answered(gsm8k: str) -> None:
