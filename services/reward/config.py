@@ -57,6 +57,10 @@ class RewardConfig(Table):
     """Items in one request; more are refused with 413."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=1)
     """Size of one request; a larger one is refused with 413."""
+    max_held_bytes: int = Field(default=512 * 2**20, ge=1)
+    """Bytes of the bodies of all requests being served; one that would exceed it gets 429."""
+    body_seconds: float = Field(default=30.0, gt=0)
+    """How long a request may take to send its body; then it gets 408."""
     max_text_characters: int = Field(default=4 * 2**20, ge=1)
     """Length of a prompt or ground truth; a request with a longer one is refused with 422."""
     max_requests_per_second: float | None = Field(default=None, gt=0)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
-from services.reward.limits import RateLimit, is_allowed, read_body
+from services.reward.limits import HeldBytes, RateLimit, is_allowed, read_body
 from services.reward.metrics import Metrics
 from services.reward.problems import Problem, invalid_body, refusal, refusal_of
 from services.reward.protocol import ScorerConfig
@@ -45,6 +45,7 @@ class Door:
         # Handing a request to a thread and back takes longer than linear-time rules take for a short text.
         self._quick = all(_is_quick(table) for table in config.scorers.values())
         self._inside = 0
+        self._held = HeldBytes(config.max_held_bytes)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -73,7 +74,7 @@ class Door:
         own_scorer: whether `answer` asks another scorer than the configured ones.
 
         Raises:
-        HTTPException: 413, 422 or 429; whatever `answer` raises.
+        HTTPException: 408, 413, 422 or 429; whatever `answer` raises.
         """
         if self._inside >= self.config.max_waiting_requests:
             limit = f"max_waiting_requests = {self.config.max_waiting_requests}"
@@ -81,15 +82,16 @@ class Door:
         self._inside += 1
         self._metrics.waiting.set(self._inside)
         try:
-            body = await read_body(request, self.config.max_body_bytes)
-            if self._quick and not own_scorer and len(body) <= QUICK_BYTES:
-                asked = _parse(body, wanted)
-                if getattr(asked, "scorers", None) is None:
-                    return _json(answer(asked, self))
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(
-                self._threads, lambda: _json(answer(_parse(body, wanted), self))
-            )
+            with self._held.share() as share:
+                body = await read_body(request, self.config.max_body_bytes, self.config.body_seconds, share)
+                if self._quick and not own_scorer and len(body) <= QUICK_BYTES:
+                    asked = _parse(body, wanted)
+                    if getattr(asked, "scorers", None) is None:
+                        return _json(answer(asked, self))
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(
+                    self._threads, lambda: _json(answer(_parse(body, wanted), self))
+                )
         finally:
             self._inside -= 1
             self._metrics.waiting.set(self._inside)
@@ -100,7 +102,12 @@ class Door:
         Raises:
         HTTPException: 413 for too many items, 422 for texts that are too long or a scorer there is not.
         """
-        self._check_size(items)
+        self.check_count(len(items))
+        self.check_texts(
+            (position, field, text)
+            for position, item in enumerate(items)
+            for field, text in (("prompt", item.prompt), ("ground_truth", item.ground_truth or ""))
+        )
         try:
             results = self.core.score(items, scorers)
         except ValueError as error:
@@ -149,16 +156,25 @@ class Door:
             raise refusal_of(status, problems, _retry_after(1) if status == 503 else None)
         return scored
 
-    def _check_size(self, items: Sequence[ScoreItem]) -> None:
-        if len(items) > self.config.max_items:
+    def check_count(self, count: int) -> None:
+        """Raises:
+        HTTPException: 413 for more items than a request may have.
+        """
+        if count > self.config.max_items:
             limit = f"max_items = {self.config.max_items}"
-            raise refusal(413, f"{len(items)} items; at most {limit} at a time")
-        limit_of_text = self.config.max_text_characters
+            raise refusal(413, f"{count} items; at most {limit} at a time")
+
+    def check_texts(self, texts: Iterable[tuple[int, str, str]]) -> None:
+        """texts: position of the item, field, and text.
+
+        Raises:
+        HTTPException: 422 for texts that are too long.
+        """
+        limit = self.config.max_text_characters
         problems = [
-            Problem(item=position, field=field, message=f"longer than max_text_characters = {limit_of_text}")
-            for position, item in enumerate(items)
-            for field, text in (("prompt", item.prompt), ("ground_truth", item.ground_truth or ""))
-            if len(text) > limit_of_text
+            Problem(item=position, field=field, message=f"longer than max_text_characters = {limit}")
+            for position, field, text in texts
+            if len(text) > limit
         ]
         if problems:
             raise refusal_of(422, problems)

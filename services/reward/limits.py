@@ -1,9 +1,11 @@
 """Who may ask, how often, and how much at a time."""
 
+import asyncio
 import base64
 import binascii
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from fastapi import Request
 
@@ -64,17 +66,54 @@ def _basic_password(header: str | None) -> str:
         return ""
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """Raises:
-    HTTPException: 413 as soon as it is longer than `limit` bytes, or says that it will be.
+class HeldBytes:
+    """What the bodies of all requests being served may hold together. For one event loop."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+
+    @contextlib.contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Within it, what takes bytes for one request; afterwards they are free again."""
+        taken = 0
+
+        def take(count: int) -> None:
+            """Raises:
+            HTTPException: 429, there are no more.
+            """
+            nonlocal taken
+            if self._held + count > self._most:
+                message = f"the requests being served hold max_held_bytes = {self._most}"
+                raise refusal(429, message, headers={"Retry-After": "1"})
+            self._held += count
+            taken += count
+
+        try:
+            yield take
+        finally:
+            self._held -= taken
+
+
+async def read_body(request: Request, limit: int, seconds: float, take: Callable[[int], None]) -> bytes:
+    """take: told of the bytes before they are kept; see `HeldBytes`.
+
+    Raises:
+    HTTPException: 413 as soon as it is longer than `limit` bytes, or says that it will be; 408 if it is not
+        there in `seconds`; 429 by `take`.
     """
     said = request.headers.get("content-length", "")
     if not (said.isdecimal() and int(said[:20]) > limit):
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                break
-        else:
-            return bytes(body)
+        try:
+            async with asyncio.timeout(seconds):
+                async for chunk in request.stream():
+                    if len(body) + len(chunk) > limit:
+                        break
+                    take(len(chunk))
+                    body += chunk
+                else:
+                    return bytes(body)
+        except TimeoutError as error:
+            raise refusal(408, f"the body was not sent in body_seconds = {seconds:g}") from error
     raise refusal(413, f"the body is longer than max_body_bytes = {limit}; send fewer items")

@@ -65,6 +65,7 @@ def _problem(mistake: Any) -> Problem:
 ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problems, "description": "An empty request, which the contract refuses."},
     401: {"model": Problems, "description": "The token is missing or wrong."},
+    408: {"model": Problems, "description": "The body was not sent in its time."},
     413: {"model": Problems, "description": "The body or the number of items is over its limit."},
     422: {"model": Problems, "description": "The request, or an item of it, can never be served as sent."},
     429: {

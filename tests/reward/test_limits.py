@@ -1,12 +1,15 @@
 """Rates and tokens as pure functions, and the limits of a live service on how much it serves at a time."""
 
+import asyncio
 import base64
 import threading
+from typing import Any
 
 import httpx
 import pytest
+from fastapi import HTTPException, Request
 
-from services.reward.limits import CLIENTS_REMEMBERED, RateLimit, is_allowed
+from services.reward.limits import CLIENTS_REMEMBERED, HeldBytes, RateLimit, is_allowed, read_body
 from shared.stream import Streams, connect
 from tests.conftest import RedisServer
 from tests.reward.conftest import Launcher, wait_for
@@ -150,3 +153,34 @@ def test_a_service_that_is_full_says_so_and_serves_on_when_it_is_not(
     assert [answer.json()["results"][0]["reward"] for answer in answers] == [1.0, 1.0]
     assert httpx.post(f"{url}/v1/score", json=body).status_code == 200
     assert service.stop() == 0
+
+
+def request_of(*chunks: bytes, endless: bool = False) -> Request:
+    """A request whose body comes in chunks; an endless one is never complete."""
+    messages = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+    if not endless:
+        messages.append({"type": "http.request", "body": b"", "more_body": False})
+
+    async def receive() -> dict[str, Any]:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop(0)
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+def test_the_bodies_of_all_requests_share_a_number_of_bytes() -> None:
+    held = HeldBytes(10)
+    with held.share() as first, held.share() as second:
+        assert asyncio.run(read_body(request_of(b"1234", b"5678"), 100, 5, first)) == b"12345678"
+        with pytest.raises(HTTPException) as refused:
+            asyncio.run(read_body(request_of(b"123"), 100, 5, second))
+        assert refused.value.status_code == 429
+    with held.share() as third:
+        assert asyncio.run(read_body(request_of(b"1234567890"), 100, 5, third)) == b"1234567890"
+
+
+def test_a_body_that_is_not_sent_in_time_is_refused_with_408() -> None:
+    with HeldBytes(10).share() as take, pytest.raises(HTTPException) as refused:
+        asyncio.run(read_body(request_of(b"12", endless=True), 100, 0.05, take))
+    assert refused.value.status_code == 408

@@ -187,7 +187,7 @@ def test_idle_workers_that_die_with_the_nursery_cost_no_item() -> None:
         assert process
         process.kill()
         process.wait()
-        wait_for(lambda: not any(map(is_alive, pids)), "the death of the idle workers")
+        wait_for(lambda: not any(is_alive(pid) for pid in pids), "the death of the idle workers")
         assert run(pool, *["fine"] * 32) == [1.0] * 32
     finally:
         pool.close()

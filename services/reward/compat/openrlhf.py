@@ -39,6 +39,9 @@ class Rewards(BaseModel):
 
 def get_reward(wanted: GetReward, door: Door) -> Rewards:
     """OpenRLHF's remote reward model. The response is what follows the prompt in `query`."""
+    door.check_count(len(wanted.query))  # before any text is searched
+    texts = (("query", wanted.query), ("prompts", wanted.prompts or []))
+    door.check_texts((position, field, text) for field, given in texts for position, text in enumerate(given))
     scored = door.score_all(_items(wanted, door.config.end_tokens))
     rewards = [reward for reward, _ in scored]
     logs = {name: [components[name] for _, components in scored] for name in _always_asked(door.config)}

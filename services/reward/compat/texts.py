@@ -10,6 +10,8 @@ from shared.scoring import ScoreItem
 
 CHANCE = 16
 """Fewer characters that a prompt's end and a text's beginning share may be chance."""
+OVERLAP = 1 << 18
+"""More characters that they share are not looked for; the search takes some 0.2 s for this many."""
 
 
 def ground_truth(label: Any, position: int | None = None, field: str = "labels") -> str | None:
@@ -28,11 +30,17 @@ def ground_truth(label: Any, position: int | None = None, field: str = "labels")
 
 def without_end(text: str, end_tokens: Sequence[str]) -> str:
     """`text` without the end-of-turn and padding tokens that a decoder left behind it."""
-    shorter = text.rstrip()
-    for token in end_tokens:
-        if shorter.endswith(token):
-            return without_end(shorter[: -len(token)], end_tokens)
-    return text
+    end, found = len(text), True
+    while found:
+        spaceless = end
+        while spaceless and text[spaceless - 1].isspace():
+            spaceless -= 1
+        found = False
+        for token in end_tokens:
+            if token and text.endswith(token, 0, spaceless):
+                end, found = spaceless - len(token), True
+                break
+    return text[:end]
 
 
 def after_prompt(query: str, prompt: str) -> str | None:
@@ -44,7 +52,7 @@ def after_prompt(query: str, prompt: str) -> str | None:
     found = query.find(prompt)
     if found >= 0:
         return query[found + len(prompt) :]
-    kept = _overlap(prompt, query)
+    kept = _overlap(prompt[-OVERLAP:], query[:OVERLAP])
     return query[kept:] if kept >= CHANCE else None
 
 
