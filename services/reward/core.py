@@ -96,7 +96,8 @@ class ScoringCore:
             for name, scorer in self._scorers.items()
         }
         available = {name: row.description for name, row in RULES.items() if row.on_request}
-        return {"configured": configured, "available": available}
+        pool = {"own_network": self._context.pool.has_own_network}  # null before its first process
+        return {"configured": configured, "available": available, "pool": pool}
 
     def close(self) -> None:
         """End every scorer and the pool's processes."""

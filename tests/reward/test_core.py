@@ -110,3 +110,13 @@ def test_rules_that_run_programs_cannot_be_switched_on_by_a_request() -> None:
     with pytest.raises(ValueError, match="unknown scorer 'code_tests'"):
         core.score([item(RIGHT)], ["code_tests"])
     assert "code_tests" not in core.describe()["available"]
+
+
+def test_the_description_tells_whether_the_pool_is_cut_off_from_the_network() -> None:
+    core = make_core({"math_verify": {"deadline_seconds": 20}})
+    try:
+        assert core.describe()["pool"] == {"own_network": None}
+        core.score([item("18")])
+        assert isinstance(core.describe()["pool"]["own_network"], bool)
+    finally:
+        core.close()

@@ -180,9 +180,8 @@ def test_the_death_of_the_nursery_is_survived(pool: Pool) -> None:
 def test_idle_workers_that_die_with_the_nursery_cost_no_item() -> None:
     pool = Pool(PoolConfig(workers=4, spare_workers=4, memory_mb=512))
     try:
-        pids = run(pool, *["sleep 0.3"] * 4) and {
-            float(p) for p in run(pool, *["pid"] * 4) if isinstance(p, float)
-        }
+        run(pool, *["sleep 0.3"] * 4)
+        pids = [pid for pid in run(pool, *["pid"] * 4) if isinstance(pid, float)]
         process = pool._nursery._process
         assert process
         process.kill()

@@ -30,8 +30,9 @@ class PluginConfig(ScorerConfig):
     conversational: bool = True
     """Of TRL: prompts and completions as lists of messages; false for texts."""
     run_in: Literal["pool", "service"] = "pool"
-    """`pool`: in a killable process without network, one item at a time. `service`: in threads of the
-    service, with network; a function that hangs there cannot be ended and keeps its thread."""
+    """`pool`: in a killable process, one item at a time, without network where the system permits that (see
+    `[reward.pool] network`). `service`: in threads of the service, with network; a function that hangs there
+    cannot be ended and keeps its thread."""
     threads: int = Field(default=16, ge=1, le=256)
     """Of `run_in = "service"`."""
 
