@@ -17,6 +17,7 @@ from services.reward.neural.heads import Batch, Head
 from services.reward.neural.loading import auto_class, check_complete, load_model
 
 _SHORT_TOKENS = 8
+_SPARE_POSITIONS = 4
 _MAX_PADDING = {"cpu": 128, "cuda": 4096}
 """Tokens of padding that take about as long as the fixed cost of one more batch."""
 
@@ -93,8 +94,8 @@ class Engine:
     def _warm_up(self, key: str) -> None:
         """Run once what is slow the first time; on a GPU a full batch, to see now whether it fits."""
         budget = self.settings[0] if self.device.type == "cuda" else _SHORT_TOKENS
-        length = min(budget, getattr(self.model.config, "max_position_embeddings", None) or budget) // 2 + 1
-        rows = [Row([0] * length, [length - 1], key) for _ in range(max(1, budget // length))]
+        longest = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or budget
+        rows = [Row([0] * length, [length - 1], key) for length in filling(budget, longest)]
         self.batcher.submit(rows)
         for row in rows:
             row.scores.result()
@@ -131,6 +132,15 @@ class Engine:
 
     def _send(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)
+
+
+def filling(budget: int, longest: int) -> list[int]:
+    """Lengths of rows that make a full batch of `budget` tokens, for a model of `longest` positions.
+
+    A few positions are left out: RoBERTa numbers them from behind its padding token.
+    """
+    length = max(1, min(budget, longest - _SPARE_POSITIONS))
+    return [length] * (budget // length)
 
 
 _ENGINES: dict[tuple[object, ...], Engine] = {}

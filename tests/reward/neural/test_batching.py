@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.neural.batching import Batcher, Closed, Row, Run, batches
+from services.reward.neural.engine import filling
 
 
 def row(length: int, head: str = "a") -> Row:
@@ -121,3 +122,12 @@ def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
         waiting.scores.result(5)
     with pytest.raises(Closed):
         batcher.submit([row(1)])
+
+
+@pytest.mark.parametrize(
+    ("budget", "longest"), [(32768, 32768), (32768, 4096), (32768, 514), (8, 131072), (8, 2)]
+)
+def test_the_first_batch_on_a_gpu_is_a_full_one(budget: int, longest: int) -> None:
+    lengths = filling(budget, longest)
+    assert 0.9 * budget <= sum(lengths) <= budget
+    assert max(lengths) <= longest
