@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
 SERVICE_KEY = "rollstream"
 """Key in an item's metadata that a data set must not use. The stream worker puts there what it knows of a
 completion beside its text: `completion_tokens` (int, the stop token included) and `finish_reason` (`stop` or
