@@ -34,4 +34,5 @@ def run(channel: int) -> None:
     leave(0)
 
 
-run(int(sys.argv[1]))
+if __name__ == "__main__":
+    run(int(sys.argv[1]))
