@@ -93,6 +93,9 @@ class Nursery:
         except (Closed, OSError) as error:
             self._stop()
             raise Closed(f"the process that starts the others is gone: {error}") from error
+        except BaseException:
+            self._stop()  # half started or half asked, it is of no use to the next one
+            raise
 
     def _start(self) -> socket.socket:
         root = str(Path(__file__).parents[2])
