@@ -24,20 +24,18 @@ class Progress:
         newest = [] if with_past else streams.tail("events", 1)
         self._cursor = newest[0].entry_id if newest else "0"
 
-    def refresh(self) -> list[Entry]:
-        """Read what is new and return the events among it.
+    def refresh(self) -> None:
+        """Read what is new.
 
         Raises:
         redis.RedisError: Redis does not answer.
         """
-        events = list(self._new_events())
-        for event in events:
+        for event in self._new_events():
             if event.fields["kind"] in MEASURED:
                 rows = self.steps if event.fields["kind"] == "step" else self.evaluations
                 _note(rows, json.loads(event.fields["text"]))
         self.workers = list_workers(self._streams)
         self.queues = read_queues(self._streams)
-        return events
 
     @property
     def newest_step(self) -> dict[str, float]:

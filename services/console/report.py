@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shared.heldout import solved_shares
+from shared.heldout import solved_shares, standard_errors
 
 PACKAGES = (
     "rollstream",
@@ -106,7 +106,10 @@ def samples_table(run: Path, last_step: int) -> Table | None:
 
 
 def plot(run: Path) -> Path:
-    """`progress.png`: mean reward of each step, and held-out accuracy."""
+    """`progress.png`: mean reward of each step, and held-out accuracy.
+
+    Evaluations on the way are of fewer prompts than those at the ends: error bars show what that means.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -119,12 +122,14 @@ def plot(run: Path) -> Path:
     reward_axis.set(xlabel="PPO step", ylabel="mean reward of the step", title=run.name)
     accuracy_axis = reward_axis.twinx()
     colours = {"greedy": "tab:green", "sampled": "tab:orange"}
-    shares = {row["step"]: solved_shares(row) for row in rows}
-    for name in dict.fromkeys(name for row in shares.values() for name in row):
-        points = {step: row[name] for step, row in shares.items() if name in row}
-        colour = colours.get(name)
-        accuracy_axis.plot(list(points), list(points.values()), "o-", color=colour, label=f"held-out, {name}")
-    accuracy_axis.set(ylabel="held-out accuracy", ylim=(0, 1))
+    evaluations = [(row["step"], solved_shares(row), standard_errors(row)) for row in rows]
+    for name in dict.fromkeys(name for _, shares, _ in evaluations for name in shares):
+        points = [(step, own[name], errors[name]) for step, own, errors in evaluations if name in own]
+        steps, values, bars = zip(*points, strict=True)
+        accuracy_axis.errorbar(
+            steps, values, bars, fmt="o-", capsize=3, color=colours.get(name), label=f"held-out, {name}"
+        )
+    accuracy_axis.set(ylabel="held-out accuracy (bars: standard error)", ylim=(0, 1))
     figure.legend(loc="lower right", bbox_to_anchor=(0.9, 0.12))
     figure.tight_layout()
     path = run / "progress.png"

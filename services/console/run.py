@@ -15,7 +15,7 @@ from services.console.progress import Progress
 from services.console.resolved import Resolved
 from services.console.screen import Screen
 from services.console.stack import Stack, StackError
-from services.console.view import event_line, run_panel
+from services.console.view import run_panel
 from shared.stream import Streams, connect
 
 VIEW_SECONDS = 1.0
@@ -43,17 +43,13 @@ class Watcher:
 
     def tell(self) -> None:
         try:
-            events = self._progress.refresh()
+            self._progress.refresh()
         except redis.RedisError as error:
             if not self._unreachable:
                 self._screen.say("console", f"Redis does not answer: {error}", "yellow")
             self._unreachable = True
             return
         self._unreachable = False
-        for event in events:
-            line = event_line(event, self._screen.live)
-            if line:
-                self._screen.say(event.fields["service"], line)
         elapsed = time.monotonic() - self._started
         self._screen.show(run_panel(self._progress, self._run, self._total_steps, elapsed))
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 COLOURS = {"console": "white", "redis": "red", "rollout": "cyan", "reward": "magenta", "learner": "green"}
 _LOG_LINE = re.compile(r"^\d\d:\d\d:\d\d (?P<level>[A-Z]+) (?P<service>\w+) (?P<text>.*)$")
+_STEP_LINE = re.compile(r"step \d+  ")  # of the learner: the live view shows the newest in its place
 _LEVEL_STYLES: Mapping[str, str] = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
 
 
@@ -61,7 +62,7 @@ class Screen:
     def repeat(self, service: str, log_line: str) -> None:
         """Show a line of a service's log if it is one of our own; vLLM's and others' stay in the file."""
         found = _LOG_LINE.match(log_line)
-        if found:
+        if found and not (self.live and _STEP_LINE.match(found["text"])):
             self.say(service, found["text"], _LEVEL_STYLES.get(found["level"], ""))
         elif log_line.startswith("error: "):
             self.say(service, log_line, "bold red")

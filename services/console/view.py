@@ -1,6 +1,5 @@
 """The live view of a run, and the same as plain lines."""
 
-import json
 from collections.abc import Iterable, Mapping
 
 from rich.console import Group as Lines
@@ -10,7 +9,6 @@ from rich.table import Table
 from services.console.progress import Progress
 from services.console.queues import queue_table
 from shared.heldout import solved_shares
-from shared.stream import Entry
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 40
@@ -40,16 +38,6 @@ def worker_table(progress: Progress) -> Table:
     return table
 
 
-def event_line(event: Entry, live: bool) -> str | None:
-    """An event in words; None for one that a service's own log line or the live view shows already."""
-    kind, text = event.fields["kind"], event.fields["text"]
-    if kind == "step":
-        return None if live else _step_line(json.loads(text))
-    if kind == "eval":
-        return _evaluation_line(json.loads(text))
-    return f"checkpoint {text}" if kind == "checkpoint" else None
-
-
 def _training(progress: Progress) -> Table:
     step = progress.newest_step
     table = Table.grid(padding=(0, 2))
@@ -72,20 +60,6 @@ def _training(progress: Progress) -> Table:
 def _work(worker: Mapping[str, object]) -> str:
     names = ("groups_in_flight", "tokens_generated", "groups_scored", "in_flight", "credits")
     return ", ".join(f"{worker[name]} {name.replace('_', ' ')}" for name in names if name in worker)
-
-
-def _step_line(metrics: Mapping[str, float]) -> str:
-    return (
-        f"step {metrics['step']:.0f}  reward {metrics['reward/mean']:.3f}  kl {metrics['objective/kl']:.4f}  "
-        f"staleness {metrics['staleness/mean']:.2f}  {metrics['time/step']:.2f} s  "
-        f"{metrics['tokens/generated_per_second']:,.0f} tokens/s generated, "
-        f"{metrics['tokens/trained_per_second']:,.0f} trained"
-    )
-
-
-def _evaluation_line(metrics: Mapping[str, float]) -> str:
-    accuracies = [f"{name} {share:.3f}" for name, share in solved_shares(metrics).items()]
-    return f"held-out accuracy after step {metrics['step']:.0f}: {', '.join(accuracies)}"
 
 
 def sparkline(values: Iterable[float]) -> str:

@@ -18,6 +18,7 @@ from services.learner.data.dataset import load_datasets
 from services.learner.data.prompts import PromptSource
 from services.learner.evaluate import Evaluator
 from services.learner.feed import Feed
+from services.learner.lines import evaluation_line, step_line
 from services.learner.models.snapshot import Snapshot
 from services.learner.report import Report
 from services.learner.tracking import Trackers
@@ -135,7 +136,7 @@ class Coordinator:
             **scorer_means(groups),
         }
         self.report.add_step(metrics)
-        self._log("step", step, metrics)
+        log.info(step_line(self._log("step", step, metrics)))
         if step == 1 or step % config.log_completions_every == 0:
             self._write_completions(step, groups)
 
@@ -148,7 +149,7 @@ class Coordinator:
         started = time.monotonic()
         metrics, groups = self._evaluator.run(step, count=10**9 if ends else config.evaluate_prompts)
         metrics["time/evaluate_heldout"] = time.monotonic() - started
-        self._log("eval", step, metrics)
+        log.info(evaluation_line(self._log("eval", step, metrics)))
         if ends:
             self.report.add_heldout("before" if step == 0 else "after", metrics)
             self._write_completions(step, groups, name="heldout")
@@ -176,6 +177,7 @@ class Coordinator:
         )
         self.feed.release()
         self.streams.event("checkpoint", "learner", str(path))
+        log.info("checkpoint %s", path)
 
     def close(self) -> None:
         """Write the report and leave."""
@@ -185,11 +187,13 @@ class Coordinator:
         self.publisher.close()
         self._heartbeat.stop()
 
-    def _log(self, kind: str, step: int, metrics: dict[str, float]) -> None:
+    def _log(self, kind: str, step: int, metrics: dict[str, float]) -> dict[str, float]:
+        """Tell everybody who keeps metrics; returns the row they got."""
         row = {"step": step, **{name: float(f"{value:.7g}") for name, value in metrics.items()}}
         self._metrics.write(row)
         self.streams.event(kind, "learner", json.dumps(row))
         self._trackers.log(metrics, step)
+        return row
 
     def _write_completions(self, step: int, groups: Sequence[Group], name: str = "step") -> None:
         write_completions(self._settings.run.path / "completions" / f"{name}-{step:06d}.jsonl", groups)

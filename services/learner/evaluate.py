@@ -58,8 +58,9 @@ class Evaluator:
             for mode in self._sampling:
                 metrics |= self._summary(f"eval/{name}/{mode}", _those_of(name, mode, groups))
             asked = sum(prompt.metadata["dataset"] == name for prompt in prompts)
-            answered = sum(group.prompt.metadata["dataset"] == name for group in groups)
-            metrics[f"eval/{name}/missing"] = asked - answered
+            answered = [group.prompt for group in groups if group.prompt.metadata["dataset"] == name]
+            metrics[f"eval/{name}/missing"] = asked - len(answered)
+            metrics[f"eval/{name}/prompts"] = len({prompt.index for prompt in answered})
         return metrics, groups
 
     def _prompt(self, name: str, row: Row, mode: Mode, index: int, version: int) -> Prompt:

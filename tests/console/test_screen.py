@@ -63,3 +63,12 @@ def test_text_from_elsewhere_is_no_markup() -> None:
     screen.say("learner", "a [bold]b")
     screen.fail("c [red]d")
     assert "a [bold]b" in output.getvalue() and "c [red]d" in output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_lines_of_steps_make_way_for_the_live_view(terminal: bool) -> None:
+    screen, output = screen_on(terminal)
+    screen.repeat("learner", "12:00:01 INFO learner step 3  reward 5.500  kl 0.2500")
+    screen.repeat("learner", "12:00:02 INFO learner held-out accuracy after step 3: greedy 0.750")
+    assert ("reward 5.500" in output.getvalue()) is not terminal
+    assert "greedy 0.750" in output.getvalue()

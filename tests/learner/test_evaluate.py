@@ -96,6 +96,7 @@ def test_each_dataset_is_asked_greedily_and_sampled_and_has_metrics_of_its_own(s
         "eval/heldout/sampled/reward": 4.0,
         "eval/heldout/sampled/length": 2.0,
         "eval/heldout/missing": 0,
+        "eval/heldout/prompts": 3,
         "eval/gsm8k/greedy/accuracy": 0.0,
         "eval/gsm8k/greedy/reward": 1.0,
         "eval/gsm8k/greedy/length": 2.0,
@@ -103,6 +104,7 @@ def test_each_dataset_is_asked_greedily_and_sampled_and_has_metrics_of_its_own(s
         "eval/gsm8k/sampled/reward": 1.0,
         "eval/gsm8k/sampled/length": 2.0,
         "eval/gsm8k/missing": 0,
+        "eval/gsm8k/prompts": 2,
     }
     assert len(groups) == len(prompts) == 2 * (3 + 2)
     assert len({prompt.id for prompt in prompts}) == len(prompts)
