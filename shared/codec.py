@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from shared.experience import SCHEMA, Completion, Float32Array, Group, Int32Array, Prompt
+from shared.stream import Entry, checksum
 
 assert sys.byteorder == "little", "the wire format is little-endian"
 assert Int32Array().itemsize == 4 and Float32Array().itemsize == 4
@@ -32,6 +33,23 @@ def _decode_array(kind: type, value: Any) -> Any:
             raise ValueError(f"an array of 4-byte numbers has {len(value)} bytes")
         return kind(value)
     raise NotImplementedError(f"cannot decode {kind.__name__}")
+
+
+def intact_payload(entry: Entry) -> bytes:
+    """The payload of an entry that has not changed since it was written.
+
+    Raises:
+    MalformedEntry: its bytes do not have the checksum that the entry names. An entry written by hand need
+        not name one.
+    """
+    named = entry.fields.get("checksum")
+    found = checksum(entry.payload)
+    if named not in (None, found):
+        raise MalformedEntry(
+            f"payload of {len(entry.payload)} bytes has the checksum {found}, but the entry names {named}: "
+            "it was changed on its way"
+        )
+    return entry.payload
 
 
 class _Schema(msgspec.Struct):

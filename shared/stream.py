@@ -13,6 +13,7 @@ reply:
 import dataclasses
 import logging
 import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -201,6 +202,10 @@ class Streams:
         fields: dict[str, Any] = {"id": entry.id, "stage": stage, "cause": cause[:2000], "attempts": attempts,
                   "at": f"{time.time():.3f}", "stream": source, "by": by or stage}  # fmt: skip
         fields |= _past(entry, source, fields)
+        if "checksum" in entry.fields:
+            fields["checksum"] = entry.fields[
+                "checksum"
+            ]  # as its writer had it
         arguments = [GROUPS[source], entry.entry_id, *_flat(fields, entry.payload)]
         moved = bool(self._forward(keys=[self.key(source), self.key("dead")], args=arguments))
         if moved:
@@ -263,7 +268,13 @@ class Streams:
 
 
 def _flat(fields: Mapping[str, Any], payload: bytes) -> list[Any]:
+    fields = {"checksum": checksum(payload), **fields}
     return [*(part for pair in fields.items() for part in pair), "payload", payload]
+
+
+def checksum(payload: bytes) -> str:
+    """CRC-32 of a payload, in hexadecimal: what the entry that carries it says of it."""
+    return f"{zlib.crc32(payload):08x}"
 
 
 def seconds_of(entry_id: str) -> float:

@@ -3,6 +3,7 @@
 Everything here works the same with one rank, where nothing is sent and nothing is sharded.
 """
 
+import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,19 +48,28 @@ class World:
         return tensor
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
-        """What rank 0 passes, on every rank. The others pass None."""
+        """What rank 0 passes, on every rank. The others pass None.
+
+        Raises:
+        RuntimeError: on all ranks, if one of them has received anything else.
+        """
         assert (data is not None) == self.is_main, "rank 0, and only rank 0, has bytes to send"
         if self.mesh is None:
             assert data is not None
             return data
-        size = torch.tensor([len(data or b"")], device=self.device)
-        dist.broadcast(size, src=0)
-        buffer = torch.empty(int(size), dtype=torch.uint8)
+        header = torch.tensor([len(data or b""), _digest(data or b"")], device=self.device)
+        dist.broadcast(header, src=0)
+        size, digest = header.tolist()
+        buffer = torch.empty(size, dtype=torch.uint8)
         if data:
             buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         buffer = buffer.to(self.device)
         dist.broadcast(buffer, src=0)
-        return buffer.cpu().numpy().tobytes()
+        received = buffer.cpu().numpy().tobytes()
+        differs = torch.tensor(float(_digest(received) != digest), device=self.device)
+        if self.all_reduce_max(differs):
+            raise RuntimeError(f"the ranks do not agree on {size} bytes that rank 0 sent to all of them")
+        return received
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -70,6 +80,10 @@ class World:
         """Take the process group down. The last thing a rank does."""
         if self.mesh is not None:
             dist.destroy_process_group()
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest())
 
 
 def join_world() -> World:

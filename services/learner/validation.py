@@ -1,6 +1,6 @@
 """What an experience must be, beyond what its wire format says, before it is trained on."""
 
-from shared.codec import MalformedEntry, decode_group
+from shared.codec import MalformedEntry, decode_group, intact_payload
 from shared.experience import Group
 from shared.stream import Entry
 
@@ -14,7 +14,7 @@ def decode_experience(entry: Entry, vocabulary: int) -> Group:
     Raises:
     MalformedEntry: it must not be trained on; the message says why.
     """
-    group = decode_group(entry.payload)
+    group = decode_group(intact_payload(entry))
     if group.prompt.id != entry.id:
         raise MalformedEntry(f"the entry is for prompt {entry.id}, its payload for {group.prompt.id}")
     for number, completion in enumerate(group.completions):

@@ -10,10 +10,10 @@ import pytest
 
 from services.learner.data.prompts import Dataset, PromptSource, Row
 from services.learner.feed import Feed
-from shared.codec import decode_prompt, encode
+from shared.codec import decode_group, decode_prompt, encode
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 from shared.reader import Reader
-from shared.stream import Entry, Fenced, QueueLost, Streams, connect
+from shared.stream import Entry, Fenced, QueueLost, Streams, checksum, connect
 from tests.conftest import RedisServer
 
 
@@ -207,6 +207,23 @@ def test_an_experience_that_cannot_be_trained_on_is_dead_lettered_with_its_cause
         assert bad.id not in step(feed, 0)
     (dead,) = streams.tail("dead", 10)
     assert dead.id == bad.id and cause in dead.fields["cause"]
+
+
+def test_an_experience_whose_bits_flipped_on_its_way_is_dead_lettered(streams: Streams) -> None:
+    """The flipped bit leaves a log-probability that is finite, and nothing else would notice."""
+    feed = make_feed(streams, total_groups=4)
+    feed.issue(0)
+    bad, *good = Reader(streams, "prompts", "w").read(4, 100)
+    payload = encode(answer(decode_prompt(bad.payload), 0))
+    logprob = payload.index(Float32Array([-0.5]).tobytes())
+    flipped = payload[:logprob] + bytes([payload[logprob] ^ 1]) + payload[logprob + 1 :]
+    assert decode_group(flipped).prompt.id == bad.id
+    streams.forward(bad, "prompts", "experiences", {"id": bad.id, "checksum": checksum(payload)}, flipped)
+    pass_on(streams, good)
+    with services(streams):
+        assert bad.id not in step(feed, 0)
+    (dead,) = streams.tail("dead", 10)
+    assert dead.id == bad.id and "changed on its way" in dead.fields["cause"]
 
 
 def test_a_completion_older_than_its_prompt_is_dead_lettered(streams: Streams) -> None:

@@ -8,9 +8,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -166,11 +170,26 @@ def check_words(world: World) -> None:
     assert world.all_reduce_max(torch.tensor([float(world.rank)])).tolist() == [1.0]
 
 
+def check_agreement(world: World) -> None:
+    """Bytes that reach one rank otherwise than they were sent stop both."""
+    genuine = dist.broadcast
+
+    def garble(tensor: Tensor, src: int) -> None:
+        genuine(tensor, src=src)
+        if tensor.dtype == torch.uint8 and not world.is_main:
+            tensor[3] ^= 1
+
+    with mock.patch.object(dist, "broadcast", garble), pytest.raises(RuntimeError, match="do not agree"):
+        world.broadcast_bytes(b"experience" if world.is_main else None)
+    check_words(world)
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     world = join_world()
     assert world.size == 2
     check_words(world)
+    check_agreement(world)
     for name in ("tied", "untied"):
         save_updated(folder, name, world)
     for kind in BUILT:

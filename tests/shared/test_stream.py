@@ -1,7 +1,10 @@
 """The stream protocol against a real Redis."""
 
+import dataclasses
+
 import pytest
 
+from shared.codec import MalformedEntry, intact_payload
 from shared.reader import Reader
 from shared.stream import Fenced, QueueLost, Streams
 
@@ -97,6 +100,18 @@ def test_a_dead_letter_keeps_the_entry_and_its_cause(streams: Streams) -> None:
     (dead,) = streams.after("dead", "0")
     assert (dead.id, dead.payload, dead.fields["cause"]) == ("id7", b"payload7", "too long")
     assert streams.client.xlen(streams.key("prompts")) == 0
+
+
+def test_a_payload_that_was_changed_on_its_way_is_noticed(streams: Streams) -> None:
+    issue(streams, 7)
+    (entry,) = Reader(streams, "prompts", "w").read(1, 10)
+    assert intact_payload(entry) == b"payload7"
+    flipped = dataclasses.replace(entry, payload=b"payload6")
+    with pytest.raises(MalformedEntry, match="was changed on its way"):
+        intact_payload(flipped)
+    assert streams.dead_letter(flipped, "prompts", "rollout", "changed", attempts=1)
+    (dead,) = streams.after("dead", "0")
+    assert dead.fields["checksum"] == entry.fields["checksum"], "as the writer had it"
 
 
 def test_an_older_learner_is_fenced_from_issuing_and_releasing(streams: Streams) -> None:
