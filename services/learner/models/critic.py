@@ -9,7 +9,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 from services.learner.models.loading import LOADING, reading
 from services.learner.models.lora import merged_state
 from services.learner.models.packing import Packed, check_packs
-from services.learner.models.value_head import ValueHead, save_value_head
+from services.learner.models.value_head import ValueHead, is_colossalchat_critic, save_value_head
 
 
 class Critic(nn.Module):
@@ -29,7 +29,7 @@ class Critic(nn.Module):
 def load_critic(path: str | Path) -> Critic:
     """A critic from any of these folders, in float32, without dropout:
 
-    - one that `save_critic` wrote, or a value-head model of TRL or LLaMA-Factory;
+    - one that `save_critic` wrote, a value-head model of TRL or LLaMA-Factory, or a critic of ColossalChat;
     - a reward model (sequence classification with one label): values start as its scores;
     - a language model: values start at zero.
 
@@ -39,7 +39,14 @@ def load_critic(path: str | Path) -> Critic:
     if _classifies(path):
         return _from_reward_model(path)
     with reading(path, "a critic's backbone"):
-        critic = Critic(AutoModel.from_pretrained(path, **LOADING))
+        # ColossalChat calls every backbone `model`, whatever its architecture does.
+        names = {r"^model\.": ""} if is_colossalchat_critic(path) else None
+        backbone, info = AutoModel.from_pretrained(
+            path, key_mapping=names, output_loading_info=True, **LOADING
+        )
+        if lacking := sorted(info["missing_keys"]):  # transformers would fill them with random numbers
+            raise ValueError(f"its weights lack {', '.join(lacking[:3])}; save the whole model there")
+        critic = Critic(backbone)
         check_packs(critic.backbone)
     critic.head.load(path)
     return critic.eval()

@@ -1,6 +1,7 @@
 """The value head: one linear layer from a state's hidden vector to its value, and its file.
 
 The file `value_head.safetensors` has the names that TRL's and LLaMA-Factory's value heads have.
+ColossalChat's critics keep their head among the model's weights, under a name of its own.
 """
 
 import logging
@@ -15,6 +16,7 @@ log = logging.getLogger("rollstream.models")
 
 _FILE = "value_head.safetensors"
 _PREFIX = "v_head.summary."
+_COLOSSALCHAT = "value_head."
 
 
 class ValueHead(nn.Linear):
@@ -48,18 +50,18 @@ class ValueHead(nn.Linear):
     def load(self, folder: str | Path) -> bool:
         """Take the value head that lies in a folder; false if none does.
 
-        It is looked for in `value_head.safetensors` and, as TRL's value-head models have it, among the
-        model's own weights.
+        It is looked for in `value_head.safetensors` and, as TRL's value-head models and ColossalChat's
+        critics have it, among the model's own weights.
 
         Raises:
             ValueError: a head of another shape, or one in a pickle.
         """
-        for file in [Path(folder) / _FILE, *sorted(Path(folder).glob("model*.safetensors"))]:
+        for file in [Path(folder) / _FILE, *weight_files(folder)]:
             if not file.is_file():
                 continue
             with safe_open(file, framework="pt") as tensors:
-                for prefix in (_PREFIX, "") if file.name == _FILE else (_PREFIX,):
-                    names = set(tensors.keys())
+                names = set(tensors.keys())
+                for prefix in (_PREFIX, "") if file.name == _FILE else (_PREFIX, _COLOSSALCHAT):
                     if f"{prefix}weight" in names:
                         bias = tensors.get_tensor(f"{prefix}bias") if f"{prefix}bias" in names else None
                         self.set(tensors.get_tensor(f"{prefix}weight"), bias, file)
@@ -71,6 +73,20 @@ class ValueHead(nn.Linear):
                 f"safetensors.torch.save_file(torch.load('value_head.bin', weights_only=True), '{_FILE}')"
             )
         return False
+
+
+def weight_files(folder: str | Path) -> list[Path]:
+    """The model's own weights."""
+    return sorted(Path(folder).glob("model*.safetensors"))
+
+
+def is_colossalchat_critic(folder: str | Path) -> bool:
+    """Whether ColossalChat saved it: its `Critic` (coati/models/critic.py) has `model` and `value_head`."""
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            if f"{_COLOSSALCHAT}weight" in set(tensors.keys()):
+                return True
+    return False
 
 
 def save_value_head(weight: Tensor, bias: Tensor, folder: Path) -> None:

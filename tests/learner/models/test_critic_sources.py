@@ -1,5 +1,6 @@
 """What a critic can start from: reward models, and value heads as TRL and LLaMA-Factory save them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.models.build import build
 from services.learner.models.critic import Critic, load_critic
 from services.learner.models.scores import completion_values, final_values
+from services.learner.models.trunk import TrunkCritic
 from tests.learner.models.test_models import save_gpt2, save_qwen3
 from tests.learner.samples import ALONE, make_groups, save_tiny_llama, settings_for
 
@@ -85,6 +87,44 @@ def test_a_value_head_beside_a_model_or_among_its_weights_is_used(
         values = completion_values(load_critic(folder), batch, "float32")[0]
         count = int(batch.completion_mask[0].sum())
         torch.testing.assert_close(values[:count], expected[start : start + count], atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_a_critic_of_colossalchat_keeps_its_backbone_and_its_value_head(
+    path: Path, batch: ExperienceBatch, tmp_path: Path
+) -> None:
+    """Its `modeling` has `model.*`, whatever the architecture calls its backbone, and `value_head.*`."""
+    model = AutoModel.from_pretrained(path, dtype=torch.float32)
+    model.config.save_pretrained(tmp_path)
+    head = {name.replace("v_head.summary", "value_head"): tensor for name, tensor in HEAD.items()}
+    tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
+    halves = sorted(tensors)[::2]
+    first = {name: tensors.pop(name) for name in halves}
+    weights = {"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": tensors | head}
+    for name, part in weights.items():
+        save_file(part, tmp_path / name, metadata={"format": "pt"})
+    index = {name: file for file, part in weights.items() for name in part}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+
+    hidden = model(batch.input_ids[:1]).last_hidden_state[0]
+    expected = hidden @ HEAD["v_head.summary.weight"][0] + 0.25
+    start, count = int(batch.prompt_lengths[0]) - 1, int(batch.completion_mask[0].sum())
+    values = completion_values(load_critic(tmp_path), batch, "float32")[0]
+    torch.testing.assert_close(values[:count], expected[start : start + count], atol=1e-4, rtol=0)
+    shared = build(settings_for(path, critic={"trunk": "policy", "path": tmp_path}), ALONE, None)
+    assert isinstance(shared.critic, TrunkCritic)
+    assert torch.equal(shared.critic.head.weight, HEAD["v_head.summary.weight"])
+
+
+def test_a_backbone_with_weights_missing_is_refused_and_not_filled_with_random_ones(
+    llama: Path, tmp_path: Path
+) -> None:
+    AutoModel.from_pretrained(llama).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(file).items() if "layers.1.mlp" not in name}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"as a critic's backbone: its weights lack layers\.1\.mlp"):
+        load_critic(tmp_path)
 
 
 @torch.no_grad()
