@@ -9,16 +9,19 @@ import argparse
 import difflib
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 TABLES = ("run", "model", "redis", "rollout", "reward", "learner", "console")
 ENV_PREFIX = "ROLLSTREAM_"
+HIDDEN = "***"
+"""Stands for a password wherever people may read it."""
 
 
 class Table(BaseModel):
@@ -48,6 +51,20 @@ class RedisConfig(Table):
     url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(redis|rediss|unix)://\S+$")
     """`redis://[:password@]host:port/db`, or `rediss://` for TLS."""
 
+    @property
+    def public_url(self) -> str:
+        return hide_password(self.url)
+
+    @field_validator("url")
+    @classmethod
+    def _password_is_not_hidden(cls, url: str) -> str:
+        if HIDDEN in url:
+            raise ValueError(
+                f"the password is hidden as {HIDDEN}, as in all that rollstream writes: set the whole URL in "
+                "the environment, as ROLLSTREAM_REDIS__URL"
+            )
+        return url
+
 
 class Settings(BaseModel):
     """The tables that every service reads. A service adds its own table."""
@@ -57,6 +74,12 @@ class Settings(BaseModel):
     run: RunConfig = RunConfig()
     model: ModelConfig
     redis: RedisConfig = RedisConfig()
+
+
+def hide_password(url: str) -> str:
+    """A Redis URL without its password, which stands before the host or among the options of the URL."""
+    url = re.sub(r"^(\w+://[^:/?#]*):[^/?#]*@", rf"\1:{HIDDEN}@", url)
+    return re.sub(r"([?&]password=)[^&#]*", rf"\1{HIDDEN}", url)
 
 
 def fail(message: str) -> NoReturn:
@@ -186,8 +209,12 @@ def _explain(kind: type[Settings], path: Path, item: Any) -> str:
         return f"config {path}: unknown key {where!r}.{suggestion}"
     if item["type"] == "missing":
         return f"config {path}: {where!r} is required"
-    seen = "***" if where == "redis.url" else json.dumps(item["input"], default=str)  # it may hold a password
-    return f"config {path}: {where} = {seen}: {item['msg']}"
+    place = ": ".join(filter(None, (f"config {path}", where)))
+    if not isinstance(item["input"], Mapping | Sequence) or isinstance(item["input"], str):
+        # A URL may hold a password. A table or list is long, and the sentence names what matters of it.
+        seen = HIDDEN if where.endswith("url") else json.dumps(item["input"], default=str)
+        place += f" = {seen}"
+    return f"{place}: {item['msg'].removeprefix('Value error, ')}"
 
 
 def _known_keys(kind: type[BaseModel], location: Sequence[str | int]) -> list[str]:

@@ -106,7 +106,7 @@ def test_a_file_named_in_the_documents_exists(document: Path) -> None:
             r"`([A-Za-z0-9_.{}-]+(?:/[A-Za-z0-9_.{}-]+)*\.(?:py|toml|yml|md|json|sh))`", document.read_text()
         )
     )
-    produced = {"report.json", "config.json", "manifest.json", "run.toml", "tokenizer.json"}
+    produced = {"report.json", "config.toml", "config.json", "manifest.json", "run.toml", "tokenizer.json"}
     of_the_seeds = {"train_ppo.py", "prepare_dataset.py", "dataset_info.json"}
     elsewhere = produced | of_the_seeds
     missing = [n for n in named if n.rsplit("/", 1)[-1] not in elsewhere and not (ROOT / n).exists()]

@@ -11,26 +11,9 @@ from rich.text import Text
 CHARACTERS = 2000
 """A longer text is shown without its middle."""
 
+FILES = "completions/*.jsonl"
+
 Row = Mapping[str, Any]
-
-
-def find_run(runs: Path, name: str | None) -> Path:
-    """The folder of a run, given its name or its path; by default of the run with the newest completions.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if name is not None:
-        found = [folder for folder in (runs / name, Path(name)) if (folder / "completions").is_dir()]
-        if not found:
-            raise ValueError(
-                f"there are no completions of a run {name!r}, neither in {runs / name} nor in {name}"
-            )
-        return found[0]
-    files = sorted(runs.glob("*/completions/*.jsonl"), key=lambda path: path.stat().st_mtime)
-    if not files:
-        raise ValueError(f"no run in {runs} has completions; name the folder of a run with --run")
-    return files[-1].parent.parent
 
 
 def read_completions(run: Path, step: int | None, heldout: bool) -> tuple[int, list[dict[str, Any]]]:

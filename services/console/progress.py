@@ -16,6 +16,7 @@ class Progress:
     """Follows one run, from now on or with what its events still tell of the past."""
 
     def __init__(self, streams: Streams, with_past: bool) -> None:
+        self.run = streams.run
         self.steps: dict[int, dict[str, float]] = {}
         self.evaluations: dict[int, dict[str, float]] = {}
         self.workers: list[dict[str, Any]] = []

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from services.console.resolved import CONFIG
 from shared.heldout import solved_shares, standard_errors
 
 PACKAGES = (
@@ -39,6 +40,7 @@ def complete(run: Path, seconds: Mapping[str, float], redis_version: str) -> Non
     except OSError as error:
         raise ValueError(f"the learner left no report at {path}: {error.strerror}") from error
     report["seconds"] |= {name: round(value, 1) for name, value in seconds.items()}
+    report["config"] = CONFIG
     report["versions"] = package_versions() | {
         "python": platform.python_version(),
         "redis-server": redis_version,

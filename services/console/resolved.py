@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from services.console.config import ConsoleConfig, ConsoleSettings
-from shared.config import RunConfig, load_settings
+from services.console.toml import to_toml
+from shared.config import RunConfig, hide_password, load_settings
 
 SERVICES = ("rollout", "reward", "learner")
+CONFIG = "config.toml"
+HEAD = "# What this run was started with, everything filled in; without the password of Redis.\n\n"
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,14 @@ class Resolved:
 
     def public_tables(self) -> dict[str, dict[str, Any]]:
         """The tables without the password that the Redis URL may hold."""
-        parts = urlsplit(self.redis_url)
-        if parts.password is None:
-            return self.tables
-        where = parts.netloc.rpartition("@")[2]
-        return self.tables | {"redis": {"url": parts._replace(netloc=f":***@{where}").geturl()}}
+        return self.tables | {"redis": {"url": hide_password(self.redis_url)}}
+
+    def save(self) -> Path:
+        """Write `config.toml` into the run's folder: what it was started with, for people and commands."""
+        path = self.run.path / CONFIG
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(HEAD + to_toml(self.public_tables()), encoding="utf-8")
+        return path
 
 
 def resolve(config: Path, overrides: Sequence[str]) -> Resolved:

@@ -72,6 +72,7 @@ def train(resolved: Resolved, launcher: Launcher, screen: Screen, seconds: Mappi
         client.set_retry(Retry(NoBackoff(), 0))  # while Redis is down, this process has to start it again
         stack = Stack(resolved, launcher, screen, client)
         stack.start_redis()
+        resolved.save()
         redis_version = redis_process.server_version(client)
         watcher = Watcher(Streams(client, resolved.run.name), resolved, screen)
         stack.start_services()

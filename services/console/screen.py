@@ -29,6 +29,11 @@ def print_views(views: Sequence[RenderableType]) -> None:
         console.print(view)
 
 
+def print_legend(text: str) -> None:
+    """What the columns above mean."""
+    Console(highlight=False).print(f"\n{text}", style="dim", markup=False)
+
+
 class Screen:
     """Prints lines; inside its context also keeps the newest view at the bottom of a terminal."""
 

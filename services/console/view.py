@@ -1,6 +1,7 @@
 """The live view of a run, and the same as plain lines."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from rich.console import Group as Lines
 from rich.panel import Panel
@@ -12,6 +13,11 @@ from shared.heldout import solved_shares
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 40
+LEGEND = (
+    "version: updates that the weights have seen; servers behind the learner get no new prompts. "
+    "work: what each process has done since its start and holds now. reward, KL, tokens/s, staleness: of the "
+    "newest step. staleness: by how many versions the trained tokens are older than the policy."
+)
 
 
 def run_panel(progress: Progress, run: str, total_steps: int, seconds: float) -> Panel:
@@ -23,11 +29,16 @@ def run_panel(progress: Progress, run: str, total_steps: int, seconds: float) ->
     return Panel(Lines(*(part for line in lines for part in (line, ""))), title=title, title_align="left")
 
 
-def status_views(progress: Progress) -> list[Table | str]:
-    """Workers and rates of a run, for one look at it."""
-    if not progress.workers:
-        return ["no service of this run is alive", _training(progress)]
-    return [worker_table(progress), "", _training(progress)]
+def status_views(progress: Progress, report: Path | None = None) -> list[Table | str]:
+    """Workers and rates of a run, for one look at it.
+
+    Args:
+    report: of the run, once it has ended.
+    """
+    if progress.workers:
+        return [progress.run, worker_table(progress), "", _training(progress)]
+    ended = f"; it has ended, and its report is {report}" if report else ""
+    return [f"no service of run {progress.run} is alive{ended}", _training(progress)]
 
 
 def worker_table(progress: Progress) -> Table:

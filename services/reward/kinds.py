@@ -68,4 +68,5 @@ def _explain(model: type[ScorerConfig], item: Any) -> str:
     where = ".".join(map(str, item["loc"]))
     if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
         return f"unknown key {where!r}. {suggestion(where, model.model_fields)}"
-    return f"{where}: {item['msg']}" if where else str(item["msg"])
+    said = item["msg"].removeprefix("Value error, ")
+    return f"{where}: {said}" if where else said

@@ -13,7 +13,7 @@ from shared.stream import Streams
 from tests.console.entries import a_prompt
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("up", "demo", "config", "status", "queues", "peek")
+COMMANDS = ("up", "demo", "config", "status", "queues", "peek", "completions")
 
 
 @pytest.fixture
@@ -66,7 +66,15 @@ def test_queues_and_peek_show_the_runs_streams(
     assert call(monkeypatch, "peek", "dead", "--config", run_file) == 0
     assert "stream dead is empty" in capsys.readouterr().out
     assert call(monkeypatch, "status", "--config", run_file) == 0
-    assert "no service of this run is alive" in capsys.readouterr().out
+    assert f"no service of run {streams.run} is alive" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_project(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "--version") == 0
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"rollstream {project['version']}\n"
 
 
 def test_config_prints_toml_that_means_the_same_and_hides_the_password(
@@ -86,7 +94,7 @@ def test_config_prints_toml_that_means_the_same_and_hides_the_password(
     [
         (
             ["queues", "--redis.url", "redis://nowhere.invalid:1/0"],
-            "nowhere.invalid:1/0 cannot be used",
+            "nowhere.invalid:1/0, of run ",
         ),
         (["queues", "--rn.name", "x"], "unknown table 'rn'. Did you mean 'run'?"),
         (["queues", "surplus"], "argument 'surplus' was not expected"),
@@ -94,7 +102,12 @@ def test_config_prints_toml_that_means_the_same_and_hides_the_password(
         (["peek", "prompt"], "there is no stream 'prompt'"),
         (["up", "--learner.kl_coff", "0.1"], "unknown key 'learner.kl_coff'. Did you mean 'kl_coef'?"),
         (["up", "--reward.scorers", "{gsm8k = 1.0}"], "gsm8k"),
-        (["config", "--rollout.port", "x"], "rollout.port"),
+        (["config", "--rollout.port", "x"], 'rollout.port = "x": Input should be a valid integer'),
+        (
+            ["config", "--learner.groups_per_step", "5", "--learner.minibatches", "3"],
+            "run.toml: learner: groups_per_step x completions_per_prompt = ",
+        ),
+        (["config", "--console.gpus", "{x = '0'}"], "run.toml: console.gpus: there is no service 'x'"),
     ],
 )
 def test_a_mistake_ends_with_one_clear_sentence(
@@ -106,7 +119,9 @@ def test_a_mistake_ends_with_one_clear_sentence(
 ) -> None:
     assert call(monkeypatch, *arguments, "--config", run_file) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and complaint in error and "Traceback" not in error
+    assert error.startswith("error: ") and complaint in error
+    assert "Traceback" not in error and "Value error" not in error
+    assert error.count("\n") == 1, "one sentence for one mistake"
 
 
 def test_a_missing_config_file_is_named(

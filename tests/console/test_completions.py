@@ -28,14 +28,14 @@ def write(run: Path, name: str, rows: list[dict[str, Any]], at: int = 0) -> None
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    write(tmp_path / "old", "step-000001.jsonl", [row(1.0, "old")], at=1)
-    write(tmp_path / "new", "step-000001.jsonl", [row(1.0, "first")], at=2)
-    write(
-        tmp_path / "new", "step-000010.jsonl", [row(5.0, "middle"), row(10.0, "good"), row(0.0, "bad")], at=3
-    )
-    write(tmp_path / "new", "heldout-000010.jsonl", [row(1.0, "asked", mode="greedy", dataset="gsm8k")], at=1)
-    return tmp_path
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    runs = tmp_path / "runs"
+    write(runs / "old", "step-000001.jsonl", [row(1.0, "old")], at=1)
+    write(runs / "new", "step-000001.jsonl", [row(1.0, "first")], at=2)
+    write(runs / "new", "step-000010.jsonl", [row(5.0, "middle"), row(10.0, "good"), row(0.0, "bad")], at=3)
+    write(runs / "new", "heldout-000010.jsonl", [row(1.0, "asked", mode="greedy", dataset="gsm8k")], at=1)
+    monkeypatch.chdir(tmp_path)
+    return runs
 
 
 def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
@@ -47,7 +47,7 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *
 def test_the_newest_step_of_the_newest_run_is_shown(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = shown(capsys, monkeypatch, "--runs", runs)
+    text = shown(capsys, monkeypatch)
     assert "new, step 10: 3 of 3 completions, mean reward 5.000" in text
     assert text.index("middle") < text.index("good") < text.index("bad")
     assert "gsm8k_reward_fn 10" in text and "19" in text and "7 tokens" in text
@@ -57,29 +57,37 @@ def test_the_newest_step_of_the_newest_run_is_shown(
 def test_completions_can_be_sorted_by_reward_and_counted(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = shown(capsys, monkeypatch, "--runs", runs, "--best", "-n", 2)
+    text = shown(capsys, monkeypatch, "--best", "-n", 2)
     assert text.index("good") < text.index("middle") and "bad" not in text and "2 of 3" in text
-    text = shown(capsys, monkeypatch, "--runs", runs, "--worst", "-n", 1)
+    text = shown(capsys, monkeypatch, "--worst", "-n", 1)
     assert "bad" in text and "middle" not in text
+
+
+def test_those_of_a_configured_run_are_found_in_its_folder(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("run.toml").write_text(f"[run]\nname = 'old'\ndir = '{runs}'\n[model]\npath = 'm'\n")
+    assert "old, step 1" in shown(capsys, monkeypatch, "--config", "run.toml")
 
 
 def test_a_run_a_step_and_the_heldout_completions_can_be_chosen(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "old" in shown(capsys, monkeypatch, "--runs", runs, "--run", "old")
+    assert "old" in shown(capsys, monkeypatch, "--run", "old")
     assert "old" in shown(capsys, monkeypatch, "--run", runs / "old")
-    assert "first" in shown(capsys, monkeypatch, "--runs", runs, "--step", 1)
-    text = shown(capsys, monkeypatch, "--runs", runs, "--heldout")
+    assert "first" in shown(capsys, monkeypatch, "--step", 1)
+    text = shown(capsys, monkeypatch, "--heldout")
     assert "asked" in text and "gsm8k greedy" in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--run", "none"), "there are no completions of a run 'none'"),
+        (("--run", "none"), "neither runs/none nor none has completions/*.jsonl"),
         (("--step", "7"), "no step completions of step 7; there are those of 1, 10"),
         (("--run", "old", "--heldout"), "try without --heldout"),
-        (("--runs", "nowhere"), "no run in nowhere has completions"),
+        (("--stepp", "7"), "--stepp was not expected: overrides go with --config"),
+        (("--config", "none.toml"), "none.toml cannot be read"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(
@@ -89,7 +97,7 @@ def test_what_is_not_there_is_told_with_what_is(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert call(monkeypatch, "completions", "--runs", runs, *arguments) == 2
+    assert call(monkeypatch, "completions", *arguments) == 2
     assert complaint in capsys.readouterr().err
 
 

@@ -97,7 +97,7 @@ def test_the_panel_can_be_drawn_before_anything_happened(streams: Streams) -> No
     with console.capture() as captured:
         console.print(run_panel(progress, "demo", total_steps=9, seconds=0))
     assert "step 0/9" in captured.get()
-    assert status_views(progress)[0] == "no service of this run is alive"
+    assert status_views(progress)[0] == f"no service of run {streams.run} is alive"
 
 
 def test_further_datasets_and_several_samples_are_shown_by_name(streams: Streams) -> None:

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,6 +192,9 @@ def test_redis_is_started_where_none_runs_and_stopped_at_the_end(up: Up) -> None
     status, output = up.end()
     assert status == 4
     assert "secret" not in output
+    (saved,) = (up.folder / "runs").glob("*/config.toml")
+    tables = tomllib.loads(saved.read_text())
+    assert tables["redis"]["url"] == url.replace("secret", "***") and tables["learner"]["steps"] == 1
     assert not redis_process.is_listening("127.0.0.1", port)
     assert (up.folder / "ends").read_text()
 

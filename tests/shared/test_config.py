@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from shared.config import Settings, Table, load_settings
+from shared.config import RedisConfig, Settings, Table, load_settings
 
 
 class LoraTable(Table):
@@ -79,6 +79,27 @@ def test_a_bad_redis_address_is_not_repeated_with_its_password(tmp_path: Path) -
     with pytest.raises(ValueError, match=r"redis\.url") as caught:
         load_settings(LearnerTables, path, {})
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("redis://:p@ss@h:1/0", "redis://:***@h:1/0"),
+        ("rediss://me:pass@h/0?db=1&password=pass&x=1", "rediss://me:***@h/0?db=1&password=***&x=1"),
+        ("unix:///run/redis.sock?password=pass", "unix:///run/redis.sock?password=***"),
+        ("redis://me@h:1/0", "redis://me@h:1/0"),
+    ],
+)
+def test_a_password_is_hidden_and_the_rest_of_the_address_kept(url: str, public: str) -> None:
+    assert RedisConfig(url=url).public_url == public
+
+
+def test_a_hidden_password_is_not_taken_for_one(tmp_path: Path) -> None:
+    path = write(tmp_path, MODEL + '[redis]\nurl = "redis://:***@host"\n')
+    with pytest.raises(ValueError, match="ROLLSTREAM_REDIS__URL"):
+        load_settings(LearnerTables, path, {})
+    settings = load_settings(LearnerTables, path, {"ROLLSTREAM_REDIS__URL": "redis://:secret@host"})
+    assert settings.redis.url == "redis://:secret@host"
 
 
 def test_a_token_in_the_environment_is_not_taken_for_a_table(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Which run a command looks into: by name, folder or configuration; and its streams, if they are there."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from services.console.config import ConsoleSettings
+from services.console.resolved import CONFIG
+from shared.config import hide_password, load_settings, read_tables
+from shared.stream import STREAMS, Streams, connect
+
+RUNS = Path("runs")
+URL_VARIABLE = "ROLLSTREAM_REDIS__URL"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run whose streams are there to be looked into."""
+
+    streams: Streams
+    folder: Path
+
+    @property
+    def report(self) -> Path | None:
+        """`report.json`, which the learner writes at its end; None before."""
+        return _report(self.folder)
+
+
+def find_folder(run: str | None, config: Path | None, overrides: Sequence[str], holding: str) -> Path:
+    """The folder of the run with this name, at this path, or of this configuration; by default of the newest.
+
+    Args:
+    holding: files that the folder must have, as a pattern. The newest run is the one with the newest of them.
+
+    Raises:
+    ValueError: there is none, or it is named twice.
+    """
+    if config is not None:
+        if run is not None:
+            raise ValueError(f"--run {run} and --config {config} may name two runs: give one of them")
+        return load_settings(ConsoleSettings, config, os.environ, overrides).run.path
+    files = _newest_first(holding) if run is None else _files([RUNS / run, Path(run)], holding)
+    if not files:
+        where = f"no run in {RUNS}/" if run is None else f"neither {RUNS / run} nor {run}"
+        raise ValueError(
+            f"{where} has {holding}{_others()}; of a run that neither `rollstream up` nor `rollstream demo` "
+            "started, give the TOML file with --config"
+        )
+    return files[0][1]
+
+
+@contextmanager
+def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> Iterator[Run]:
+    """The run while a command looks into it.
+
+    Raises:
+    ValueError: there is no such run, or its Redis does not answer, also inside the context. The message says
+        whether the run has ended, and which runs are in that Redis.
+    """
+    folder = find_folder(run, config, overrides, holding=CONFIG)
+    if config is None:
+        path = folder / CONFIG
+        settings = load_settings(ConsoleSettings, path, _password(path, overrides), overrides)
+    else:
+        settings = load_settings(ConsoleSettings, config, os.environ, overrides)
+    name, where = settings.run.name, settings.redis.public_url
+    try:
+        with connect(settings.redis.url, timeout=5.0) as client:
+            client.set_retry(Retry(NoBackoff(), 0))  # a person waits
+            streams = Streams(client, name)
+            if not _exists(streams):
+                hint = f"; {_runs_in(client)}{_end(folder) or _others()}"
+                raise ValueError(f"run {name!r} is not in Redis at {where}{hint}")
+            yield Run(streams, folder)
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        hint = _end(folder) or f", and {folder} has no report of an ended run{_others()}"
+        raise ValueError(f"Redis at {where}, of run {name!r}, does not answer ({error}){hint}") from error
+    except redis.RedisError as error:
+        raise ValueError(f"Redis at {where} refuses: {error}") from error
+
+
+def _files(folders: Iterable[Path], holding: str) -> list[tuple[Path, Path]]:
+    """The matching files and their folders."""
+    return [(file, folder) for folder in folders for file in folder.glob(holding)]
+
+
+def _newest_first(holding: str) -> list[tuple[Path, Path]]:
+    files = _files(RUNS.glob("*"), holding)
+    return sorted(files, key=lambda found: found[0].stat().st_mtime, reverse=True)
+
+
+def _others() -> str:
+    """The newest runs that --run finds, in words; nothing if there is none."""
+    names = [folder.name for _, folder in _newest_first(CONFIG)[:3]]
+    return f"; the newest runs that --run finds are {', '.join(names)}" if names else ""
+
+
+def _password(config: Path, overrides: Sequence[str]) -> dict[str, str]:
+    """The run's Redis URL as the environment has it, with the password that a run's file does not hold."""
+    whole = os.environ.get(URL_VARIABLE, "")
+    hidden = read_tables(config, {}, overrides).get("redis", {}).get("url")
+    return {URL_VARIABLE: whole} if whole and hide_password(whole) == hidden else {}
+
+
+def _exists(streams: Streams) -> bool:
+    return bool(streams.client.exists(*(streams.key(name) for name in (*STREAMS, "events", "dead"))))
+
+
+def _end(folder: Path) -> str:
+    report = _report(folder)
+    return f"; the run has ended, and what it reached is in {report}" if report else ""
+
+
+def _report(folder: Path) -> Path | None:
+    path = folder / "report.json"
+    return path if path.exists() else None
+
+
+def _runs_in(client: "redis.Redis") -> str:
+    """The runs that have keys in this Redis, in words."""
+    at_work: dict[str, bool] = {}
+    for key in client.scan_iter(match="rollstream:{*}:*", count=1000):
+        if found := re.match(r"rollstream:\{(.+?)\}:(worker:)?", key.decode()):
+            at_work[found[1]] = at_work.get(found[1], False) or bool(found[2])
+    if not at_work:
+        return "no run is in it"
+    names = [f"{name} ({'at work' if alive else 'not at work'})" for name, alive in sorted(at_work.items())]
+    return f"in it are {', '.join(names)}"

@@ -1,0 +1,195 @@
+"""Finding a run by its name, its folder or its configuration, and clear words where it is not."""
+
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.console import runs
+from services.console.config import ConsoleSettings
+from services.console.resolved import resolve
+from services.learner.config.learner import LearnerSettings
+from services.reward.config import RewardSettings
+from services.rollout.config import RolloutSettings
+from shared.config import load_settings
+from shared.stream import Streams, connect
+from shared.workers import Heartbeat
+from tests.conftest import RedisServer, free_port
+from tests.console.test_cli import call
+
+ROOT = Path(__file__).parents[2]
+LOOKS = ("status", "queues", "peek prompts")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(runs.URL_VARIABLE, raising=False)
+    return tmp_path
+
+
+def save_run(name: str, url: str) -> Path:
+    folder = Path("runs") / name
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(
+        f"[run]\nname = '{name}'\n[model]\npath = 'm'\n[redis]\nurl = '{url}'\n[learner]\nsteps = 3\n"
+    )
+    return folder
+
+
+def url_of(streams: Streams) -> str:
+    return f"redis://127.0.0.1:{streams.client.connection_pool.connection_kwargs['port']}/0"
+
+
+Look = Callable[..., str]
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Look:
+    """Calls the command, which must fail, and returns its one sentence."""
+
+    def look(*arguments: object) -> str:
+        assert call(monkeypatch, *arguments) == 2
+        output = capsys.readouterr()
+        assert not output.out and output.err.startswith("error: ") and output.err.count("\n") == 1
+        return output.err
+
+    return look
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Look:
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def look(*arguments: object) -> str:
+        assert call(monkeypatch, *arguments) == 0
+        return capsys.readouterr().out
+
+    return look
+
+
+@pytest.fixture
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Redis with a password."""
+    server = RedisServer(tmp_path_factory.mktemp("locked"))
+    streams = connect(server.url)
+    streams.config_set("requirepass", "secret")
+    yield server.url.replace("//", "//:secret@")
+    streams.close()
+    server.kill()
+
+
+def test_every_look_finds_the_newest_run_or_the_one_named(streams: Streams, shown: Look) -> None:
+    streams.event("join", "reward", "reward-1")
+    folder = save_run(streams.run, url_of(streams))
+    for look in map(str.split, LOOKS):
+        assert shown(*look) == shown(*look, "--run", streams.run) == shown(*look, "--run", folder.absolute())
+    assert streams.run in shown("queues")
+
+
+def test_tables_stand_above_a_line_that_explains_their_columns(streams: Streams, shown: Look) -> None:
+    save_run(streams.run, url_of(streams))
+    for column in ("length", "pending", "lag", "oldest", "consumers"):
+        assert f"{column}: " in " ".join(shown("queues").split())
+    with_heartbeat = Heartbeat(streams, "reward", "reward-1", lambda: {"state": "ready"})
+    with_heartbeat.start()
+    text = " ".join(shown("status").split())
+    with_heartbeat.stop()
+    assert "reward-1" in text
+    for column in ("version", "work", "staleness"):
+        assert f"{column}: " in text
+
+
+def test_a_run_that_is_not_in_redis_is_told_with_those_that_are(streams: Streams, refused: Look) -> None:
+    streams.client.set(streams.key("worker:w"), "{}", ex=10)
+    save_run("other", url_of(streams))
+    for look in map(str.split, LOOKS):
+        sentence = refused(*look, "--run", "other")
+        assert f"run 'other' is not in Redis at {url_of(streams)}" in sentence
+        assert f"{streams.run} (at work)" in sentence
+    Path("demo.toml").write_text(Path("runs/other/config.toml").read_text().replace("'other'", "'demo'"))
+    assert "the newest runs that --run finds are other" in refused("queues", "--config", "demo.toml")
+    streams.client.delete(streams.key("worker:w"))
+    assert f"{streams.run} (not at work)" in refused("queues")
+
+
+def test_a_run_whose_redis_ended_with_it_is_told_with_its_report(refused: Look) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    folder = save_run("done", url)
+    sentence = refused("status")
+    assert f"Redis at {url}, of run 'done', does not answer" in sentence
+    assert "has no report of an ended run" in sentence
+    (folder / "report.json").write_text("{}")
+    sentence = refused("status")
+    assert "the run has ended, and what it reached is in runs/done/report.json" in sentence
+
+
+def test_an_ended_run_whose_keys_are_still_there_is_told_with_its_report(
+    streams: Streams, shown: Look
+) -> None:
+    folder = save_run(streams.run, url_of(streams))
+    assert "is alive" in shown("status") and "report" not in shown("status")
+    (folder / "report.json").write_text("{}")
+    assert f"it has ended, and its report is {folder / 'report.json'}" in shown("status")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ("--run", "none"),
+            "neither runs/none nor none has config.toml; the newest runs that --run finds are a",
+        ),
+        (("--run", "a", "--config", "b"), "--run a and --config b may name two runs: give one of them"),
+        (("--config", "b"), "b cannot be read"),
+        (("--rnu", "a"), "option --rnu is unknown"),
+    ],
+)
+def test_a_run_that_cannot_be_found_is_told(
+    arguments: tuple[str, ...], complaint: str, refused: Look
+) -> None:
+    save_run("a", f"redis://127.0.0.1:{free_port()}/0")
+    assert complaint in refused("queues", *arguments)
+
+
+def test_where_there_is_no_run_the_ways_to_name_one_are_told(refused: Look) -> None:
+    assert "no run in runs/ has config.toml" in refused("status")
+
+
+def test_the_password_comes_from_the_environment_as_it_is_in_no_file(
+    locked: str, refused: Look, shown: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(locked) as client:
+        Streams(client, "locked").ensure_groups()
+    save_run("locked", locked.replace("secret", "***"))
+    save_run("elsewhere", f"redis://127.0.0.1:{free_port()}/0")
+    sentence = refused("queues", "--run", "locked")
+    assert "the password is hidden as ***" in sentence and runs.URL_VARIABLE in sentence
+    monkeypatch.setenv(runs.URL_VARIABLE, locked)
+    assert "locked" in shown("queues", "--run", "locked")
+    sentence = refused("queues", "--run", "elsewhere")
+    assert "does not answer" in sentence, "the Redis in the environment is of another run"
+    assert "secret" not in sentence
+    monkeypatch.setenv(runs.URL_VARIABLE, locked.replace("secret", "wrong"))
+    sentence = refused("queues", "--run", "locked")
+    assert "invalid username-password" in sentence and "wrong" not in sentence
+
+
+def test_what_a_run_was_started_with_can_be_given_as_its_configuration_again() -> None:
+    overrides = ["--redis.url=redis://me:secret@h:1/0?password=secret", "--learner.lora.rank=4"]
+    overrides += ["--run.name=again", "--reward.scorers={gsm8k_reward_fn = {weight = 0.5}}"]
+    resolved = resolve(ROOT / "configs/demo.toml", overrides)
+    path = resolved.save()
+    assert path == Path("runs/again/config.toml") and "secret" not in path.read_text()
+    assert tomllib.loads(path.read_text())["redis"]["url"] == "redis://me:***@h:1/0?password=***"
+    environment = {runs.URL_VARIABLE: "redis://me:secret@h:1/0?password=secret"}
+    for kind in (RolloutSettings, RewardSettings, LearnerSettings, ConsoleSettings):
+        service = kind.__name__.removesuffix("Settings").lower()
+        settings = load_settings(kind, path, environment)
+        tables = json.loads(settings.model_dump_json())
+        assert {"run": tables["run"], service: tables[service]} == {
+            "run": resolved.tables["run"],
+            service: resolved.tables[service],
+        }
