@@ -82,8 +82,11 @@ def decode_group(payload: bytes) -> Group:
     """
     group: Group = _decode(_group_decoder, payload)
     _check_prompt(group.prompt)
-    if len(group.completions) != group.prompt.n:
-        raise MalformedEntry(f"{len(group.completions)} completions for a prompt with n={group.prompt.n}")
+    if len(group.completions) + len(group.failed) != group.prompt.n or not group.completions:
+        raise MalformedEntry(
+            f"{len(group.completions)} completions and {len(group.failed)} failed ones "
+            f"for a prompt with n={group.prompt.n}"
+        )
     for number, completion in enumerate(group.completions):
         _check_completion(number, completion)
     return group

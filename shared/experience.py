@@ -133,6 +133,8 @@ class Group(msgspec.Struct, kw_only=True):
     """Id of the rollout worker that generated it."""
     weights_digest: str
     """Digest of the weights that the last token was sampled under."""
+    failed: list[str] = msgspec.field(default_factory=list)
+    """Why completions are missing: the cause of each that could not be scored. The others are trained on."""
     schema: int = SCHEMA
 
     def fields(self) -> dict[str, str | int | float]:
@@ -153,6 +155,8 @@ class Group(msgspec.Struct, kw_only=True):
             fields["reward_mean"] = round(sum(rewards) / len(rewards), 4)
             fields["reward_max"] = round(max(rewards), 4)
             fields["scorers"] = ",".join(self.completions[0].components)
+        if self.failed:
+            fields["failed"] = len(self.failed)
         return fields
 
     @property

@@ -12,7 +12,7 @@ import redis
 
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
-from shared.codec import MalformedEntry, decode_group, encode
+from shared.codec import MalformedEntry, decode_group, encode, intact_payload
 from shared.experience import Completion, Group, Prompt
 from shared.reader import Reader
 from shared.scoring import SERVICE_KEY, ScoreItem, ScoreResult
@@ -153,7 +153,7 @@ class Worker:
         """In a thread of its own: decode the entry and score what is not scored yet."""
         if attempt.group is None:
             try:
-                attempt.group = decode_group(attempt.entry.payload)
+                attempt.group = decode_group(intact_payload(attempt.entry))
             except MalformedEntry as error:
                 attempt.malformed = str(error)
                 return
@@ -169,23 +169,35 @@ class Worker:
             return self._bury(attempt, attempt.malformed)
         assert attempt.group
         results = [result for result in attempt.results if result is not None]
-        failures = [(number, result) for number, result in enumerate(results) if result.status != "ok"]
-        if not failures:
-            return self._forward(attempt, attempt.group, results)
-        number, result = failures[0]
-        cause = f"{len(failures)} of {len(results)} completions not scored; {number}: {result.error}"
-        hopeless = any(result.status == "invalid" for _, result in failures)  # it would be invalid again
-        if hopeless or attempt.number >= self._config.max_attempts:
-            return self._bury(attempt, cause)
-        for number, _ in failures:
+        failures = {number: result for number, result in enumerate(results) if result.status != "ok"}
+        # What is invalid would be invalid again.
+        again = [number for number, result in failures.items() if result.status != "invalid"]
+        if not again or attempt.number >= self._config.max_attempts:
+            return self._conclude(attempt, attempt.group, results, failures)
+        for number in again:
             attempt.results[number] = None
         attempt.due = time.monotonic() + self._config.retry_seconds * 2 ** (attempt.number - 1)
         attempt.number += 1
         self._retries.append(attempt)
 
-    def _forward(self, attempt: Attempt, group: Group, results: list[ScoreResult]) -> None:
+    def _conclude(
+        self, attempt: Attempt, group: Group, results: list[ScoreResult], failures: dict[int, ScoreResult]
+    ) -> None:
+        """Forward what is scored. A group without any score is buried, and so is a part of a held-out one,
+        whose accuracy is that of all its completions."""
+        causes = [f"{number}: {result.error}" for number, result in failures.items()]
+        if failures and (len(failures) == len(results) or group.prompt.purpose == "eval"):
+            cause = f"{len(failures)} of {len(results)} completions not scored; {causes[0]}"
+            return self._bury(attempt, cause)
         for completion, result in zip(group.completions, results, strict=True):
             completion.reward, completion.components = result.reward, result.components
+        if failures:
+            group.failed = causes
+            group.completions = [c for number, c in enumerate(group.completions) if number not in failures]
+            log.warning("id=%s goes on without %s", group.prompt.id, "; ".join(causes))
+        self._forward(attempt, group)
+
+    def _forward(self, attempt: Attempt, group: Group) -> None:
         entry, seconds = attempt.entry, f"{time.monotonic() - attempt.taken:.3f}"
         facts = {"reward_worker": self.id, "reward_seconds": seconds, "reward_attempts": attempt.number}
         fields, payload = group.fields() | facts, encode(group)

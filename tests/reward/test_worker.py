@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from services.reward.config import RewardConfig
@@ -105,27 +106,44 @@ def test_a_scorer_that_recovers_is_asked_again(
     assert length(streams, "dead") == 0
 
 
-def test_a_group_that_cannot_be_scored_is_buried_whole_with_its_cause_and_never_a_zero(
+def inverse(item: ScoreItem, config: RuleConfig) -> float:
+    return 1 / int(item.response)
+
+
+INVERSE_FAILS = "inverse raised ZeroDivisionError: division by zero"
+
+
+def test_a_completion_that_cannot_be_scored_is_left_out_with_its_cause_and_is_never_a_zero(
     streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries: list[str] = []
-
-    def inverse(item: ScoreItem, config: RuleConfig) -> float:
-        tries.append(item.response)
-        return 1 / int(item.response)
-
     monkeypatch.setitem(RULES, "inverse", Row(inverse))
-    bad, good = make_group("bad", ["1", "0", "2"]), make_group("good", ["1", "2"])
-    deliver(streams, bad, good)
+    deliver(streams, make_group("partial", ["1", "0", "2"]))
+    start(streams, "inverse", max_attempts=2)
+    wait_for(lambda: length(streams, "experiences"), "the experience")
+    (group,) = experiences(streams)
+    assert [(c.text, c.reward) for c in group.completions] == [("1", 1.0), ("2", 0.5)]
+    assert group.failed == [f"1: {INVERSE_FAILS}"]
+    (entry,) = streams.tail("experiences", 10)
+    assert (entry.fields["failed"], entry.fields["reward_mean"]) == ("1", "0.75")
+    assert entry.fields["reward_attempts"] == "2" and length(streams, "dead") == 0
+
+
+@pytest.mark.parametrize(("texts", "purpose"), [(["0", "0"], "train"), (["1", "0"], "eval")])
+def test_a_group_without_any_score_and_a_part_of_a_heldout_one_are_buried_whole_with_their_cause(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch, texts: list[str], purpose: str
+) -> None:
+    monkeypatch.setitem(RULES, "inverse", Row(inverse))
+    bad = make_group("bad", texts)
+    bad.prompt = msgspec.structs.replace(bad.prompt, purpose=purpose)
+    deliver(streams, bad, make_group("good", ["1", "2"]))
     start(streams, "inverse", max_attempts=2)
     wait_for(lambda: length(streams, "dead") and length(streams, "experiences"), "both groups")
     (entry,) = streams.tail("dead", 10)
     assert (entry.id, entry.fields["stage"], entry.fields["attempts"]) == ("bad", "reward", "2")
-    assert entry.fields["cause"] == (
-        "1 of 3 completions not scored; 1: inverse raised ZeroDivisionError: division by zero"
-    )
+    zeros = texts.count("0")
+    first = texts.index("0")
+    assert entry.fields["cause"] == f"{zeros} of 2 completions not scored; {first}: {INVERSE_FAILS}"
     assert entry.payload == encode(bad)
-    assert tries.count("0") == 2
     assert [group.prompt.id for group in experiences(streams)] == ["good"]
     assert length(streams, "rollouts") == 0
 

@@ -104,7 +104,10 @@ def test_a_malformed_completion_is_refused_with_its_fault(changes: dict[str, Any
 def test_a_group_with_a_completion_missing_is_refused() -> None:
     group = a_group()
     group.completions = []
-    with pytest.raises(MalformedEntry, match="0 completions for a prompt with n=1"):
+    with pytest.raises(MalformedEntry, match="0 completions and 0 failed ones for a prompt with n=1"):
+        decode_group(encode(group))
+    group.failed = ["0: the judge is away"]
+    with pytest.raises(MalformedEntry, match="0 completions and 1 failed ones"):
         decode_group(encode(group))
 
 
