@@ -59,11 +59,11 @@ def unpadded(values: Tensor, mask: Tensor) -> list[list[float]]:
     return [row[keep].tolist() for row, keep in zip(values, mask, strict=True)]
 
 
-def save_tiny_llama(path: Path, *, tied: bool = True, seed: int = 0) -> Path:
+def save_tiny_llama(path: Path, *, tied: bool = True, seed: int = 0, vocabulary: int = VOCABULARY) -> Path:
     """A random Llama whose next-token distributions are far from uniform."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=24,
         intermediate_size=48,
         num_hidden_layers=2,

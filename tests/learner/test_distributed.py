@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from examples.arithmetic.tokenizer import build_tokenizer
 from services.learner import distributed
 from services.learner.distributed import join_world
 from services.learner.models.critic import load_critic
@@ -28,6 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     save_tiny_llama(folder / "tied", tied=True)
     save_tiny_llama(folder / "untied", tied=False)
+    save_conversations(folder)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     finished = subprocess.run(
         [*torchrun, "-m", "tests.learner.two_ranks", str(folder)],
@@ -39,6 +41,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert finished.returncode == 0, finished.stderr[-6000:]
     return folder
+
+
+def save_conversations(folder: Path) -> None:
+    """A model with a tokenizer, conversations with answers, and a template of ColossalChat's."""
+    tokenizer = build_tokenizer(64)
+    tokenizer.save_pretrained(save_tiny_llama(folder / "chat", vocabulary=len(tokenizer)))
+    turns = (
+        "{% for message in messages %}[{{ message.role[0] }}]{{ message.content }};{% endfor %}"
+        "{% if add_generation_prompt %}[a]{% endif %}"
+    )
+    template = {"chat_template": turns, "system_message": "Add.", "end_of_assistant": ";"}
+    (folder / "template.json").write_text(json.dumps(template))
+    asked = [("2+2?", "4"), ("1+1+1+1+1?", "that makes 5 in all"), ("0?", "0"), ("3+4?", "7, I think")]
+    rows = [
+        {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+        for question, answer in asked
+    ]
+    (folder / "ptx.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture(params=["tied", "untied"])
@@ -93,6 +113,17 @@ def test_one_rank_and_two_publish_the_same_policy_whatever_is_trained_of_it(fold
     for name, value in ours.items():
         torch.testing.assert_close(value, theirs[name], atol=1e-5, rtol=0)
     assert max(float((ours[name] - start[name]).abs().max()) for name in start) > 1e-3, "nothing was trained"
+
+
+def test_one_rank_and_two_are_taught_the_same_by_rows_that_a_chat_template_renders(folder: Path) -> None:
+    theirs = load_file(folder / "taught-published.safetensors")
+    told = json.loads((folder / "taught-metrics.json").read_text())
+    models, metrics = two_ranks.train_taught(folder, ALONE)
+    ours, untaught = policy_weights(models), policy_weights(two_ranks.train_taught(folder, ALONE, False)[0])
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], atol=1e-5, rtol=0)
+    assert told["loss/ptx_avg"] == pytest.approx(metrics["loss/ptx_avg"], rel=1e-4)
+    assert max(float((ours[name] - untaught[name]).abs().max()) for name in ours) > 1e-3, "nothing was taught"
 
 
 def test_tied_weights_are_gathered_once(folder: Path) -> None:

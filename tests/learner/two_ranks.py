@@ -17,9 +17,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from transformers import AutoTokenizer
 
-from services.learner import distributed
+from services.learner import distributed, ppo
+from services.learner.algorithm.state import AlgorithmState
 from services.learner.data.batch import collate
+from services.learner.data.chat_template import load_chat_template
+from services.learner.data.supervised import load_ptx
+from services.learner.data.supervised_batch import PtxSource
 from services.learner.distributed import World, join_world
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.build import build
@@ -113,6 +118,35 @@ def check_built(folder: Path, kind: str, world: World) -> None:
         save_file(published, folder / f"{kind}-published.safetensors")
 
 
+def train_taught(folder: Path, world: World, with_ptx: bool = True) -> tuple[ActorCritic, dict[str, float]]:
+    """Two updates beside rows with answers, which ColossalChat's conversation template renders. Three rows of
+    very different lengths to a step: at times one rank has none of them."""
+    options = {"ptx": folder / "ptx.jsonl", "ptx_coef": 0.4, "ptx_batch_size": 3, **_STEPS}
+    settings = settings_for(folder / "chat", chat_template=folder / "template.json", **options)
+    config = settings.learner
+    chat = load_chat_template(config.chat_template)
+    tokenizer = AutoTokenizer.from_pretrained(settings.model.path)
+    tokenizer.chat_template = chat.template
+    assert config.ptx
+    rows = load_ptx(config.ptx, tokenizer, config.max_ptx_tokens, chat.system_message)
+    ptx = PtxSource(rows, config.ptx_batch_size, settings.run.seed, world.device) if with_ptx else None
+    models = build(settings, world, None, smallest_block=0)
+    metrics: dict[str, float] = {}
+    state = AlgorithmState(config.kl_coef)
+    for step in range(2):
+        batch = collate(make_groups(4, 2, seed=step, version=step))
+        metrics, state = ppo.update(models, batch, config, state, step, seed=step, ptx=ptx)
+    return models, metrics
+
+
+def save_taught(folder: Path, world: World) -> None:
+    models, metrics = train_taught(folder, world)
+    published = policy_weights(models)
+    if world.is_main:
+        save_file(published, folder / "taught-published.safetensors")
+        (folder / "taught-metrics.json").write_text(json.dumps(metrics))
+
+
 def check_resume(folder: Path, name: str, world: World) -> None:
     """Two updates in one go, and two with everything saved and loaded between them, end alike."""
     straight, broken = load_models(folder / name, world), load_models(folder / name, world)
@@ -194,6 +228,7 @@ def main(folder: Path) -> None:
         save_updated(folder, name, world)
     for kind in BUILT:
         check_built(folder, kind, world)
+    save_taught(folder, world)
     check_resume(folder, "tied", world)
     check_skip(folder, "tied", world)
     check_load_after_a_forward_pass(folder, "tied", world)
