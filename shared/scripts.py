@@ -81,3 +81,21 @@ for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
 end
 return 0
 """
+
+# KEYS: streams. ARGV: the group of each, or ''. Gives for each: entries, those pending (-1 without a group),
+# milliseconds since the oldest was appended.
+QUEUES = """
+local time, found = redis.call('TIME'), {}
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for i, key in ipairs(KEYS) do
+  local first = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
+  local age = first and math.max(now - tonumber(string.match(first[1], '%d+')), 0) or 0
+  local pending = -1
+  if ARGV[i] ~= '' then
+    local summary = redis.pcall('XPENDING', key, ARGV[i])
+    if not summary.err then pending = summary[1] end
+  end
+  found[i] = {redis.call('XLEN', key), pending, age}
+end
+return found
+"""

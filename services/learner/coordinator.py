@@ -19,13 +19,16 @@ from services.learner.data.prompts import PromptSource
 from services.learner.evaluate import Evaluator
 from services.learner.feed import Feed
 from services.learner.lines import evaluation_line, step_line
+from services.learner.metrics_server import MetricsServer
 from services.learner.models.snapshot import Snapshot
+from services.learner.prometheus import LearnerMetrics
 from services.learner.report import Report
 from services.learner.tracking import Trackers
 from services.learner.weight_sync import WeightPublisher
 from shared.auth import token_from_environment
 from shared.experience import Group
-from shared.stream import Streams, check_server, connect
+from shared.queue_metrics import QueueMetrics
+from shared.stream import STREAMS, Streams, check_server, connect
 from shared.telemetry import JsonLines, keep_lines
 from shared.workers import Heartbeat
 
@@ -62,7 +65,8 @@ class Coordinator:
         else:
             self.streams.forget_run()
         self.streams.ensure_groups()
-        self.publisher = WeightPublisher(self.streams, token, learner_epoch)
+        self._prometheus = LearnerMetrics()
+        self.publisher = WeightPublisher(self.streams, token, learner_epoch, self._prometheus)
         self.feed = Feed(
             self.streams,
             PromptSource(run.name, training, run.seed, config.completions_per_prompt, sampling),
@@ -74,8 +78,18 @@ class Coordinator:
             timeout=config.rollout_timeout,
             while_waiting=self.publisher.tend,
         )
+        self._prometheus.show_feed(self.feed.counts, lambda: self.feed.in_flight, self._credits)
+        self._prometheus.registry.register(QueueMetrics("learner", self.streams, (*STREAMS, "dead")))
+        self._door = None
+        if config.metrics_port is not None:
+            self._door = MetricsServer(
+                config.metrics_host, config.metrics_port, token, self._prometheus.registry
+            )
+            log.info("metrics at %s", self._door.url)
         self.step = 0
-        self.report = Report(run.path / "report.json", run.seed, sum(part.too_long for part in training))
+        self.report = Report(
+            run.path / "report.json", run.name, run.seed, sum(part.too_long for part in training)
+        )
         if resume:
             state = checkpoint.load_loop_state(resume)
             self.step = state["step"]
@@ -133,8 +147,10 @@ class Coordinator:
             "queue/trained": self.feed.counts["trained"],
             "queue/dead": self.feed.counts["dead"],
             "queue/duplicates": self.feed.counts["duplicates"],
+            "completions/failed": sum(len(group.failed) for group in groups),
             **scorer_means(groups),
         }
+        self._prometheus.count_step(step, groups, seconds, metrics["time/wait"])
         self.report.add_step(metrics)
         log.info(step_line(self._log("step", step, metrics)))
         if step == 1 or step % config.log_completions_every == 0:
@@ -185,6 +201,8 @@ class Coordinator:
         self._metrics.close()
         self._trackers.close()
         self.publisher.close()
+        if self._door:
+            self._door.close()
         self._heartbeat.stop()
 
     def _log(self, kind: str, step: int, metrics: dict[str, float]) -> dict[str, float]:
@@ -198,12 +216,17 @@ class Coordinator:
     def _write_completions(self, step: int, groups: Sequence[Group], name: str = "step") -> None:
         write_completions(self._settings.run.path / "completions" / f"{name}-{step:06d}.jsonl", groups)
 
+    @property
+    def _credits(self) -> int:
+        config = self._settings.learner
+        return (config.max_staleness + 1) * config.groups_per_step
+
     def _facts(self) -> dict[str, Any]:
         config = self._settings.learner
         return {
             "version": self.step,
             "steps": config.steps,
             "in_flight": self.feed.in_flight,
-            "credits": (config.max_staleness + 1) * config.groups_per_step,
+            "credits": self._credits,
             "state": "training",
         }

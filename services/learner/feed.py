@@ -70,7 +70,8 @@ class Feed:
         self._deaths_in_a_row = 0
         self._dead = DeadGroups(streams)
         self.counts: Counter[str] = Counter()
-        """`issued`, `trained`, `dead`: training groups of the run. `duplicates`: dropped since the start."""
+        """`issued`, `trained`, `dead`: training groups of the run. `duplicates`: dropped since the start.
+        `dead at <stage>`: dead letters, by the service that gave the group up."""
 
     @property
     def in_flight(self) -> int:
@@ -257,6 +258,7 @@ class Feed:
         """
         for entry in self._dead.letters():
             self._streams.release([], [entry.id], self._learner_epoch)
+            self.counts[f"dead at {entry.fields.get('stage')}"] += 1
             wanted = entry.id in self._issued or self._awaited.pop(entry.id, None) is not None
             if entry.id in self._issued:
                 self._bury(entry.id, self._issued.pop(entry.id)[1])

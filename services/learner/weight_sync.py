@@ -13,6 +13,7 @@ import httpx
 import safetensors.torch
 from torch import Tensor
 
+from services.learner.prometheus import LearnerMetrics
 from shared.outage import insist
 from shared.stream import Streams
 from shared.weights import PartInfo, TensorInfo, WeightManifest, WeightStatus, sha256
@@ -63,8 +64,11 @@ class Update:
 class WeightPublisher:
     """Pushes updates to rollout servers, all at once, and retries those that missed one."""
 
-    def __init__(self, streams: Streams, token: str, learner_epoch: int) -> None:
+    def __init__(
+        self, streams: Streams, token: str, learner_epoch: int, metrics: LearnerMetrics | None = None
+    ) -> None:
         self._streams = streams
+        self._metrics = metrics or LearnerMetrics()
         self._learner_epoch = learner_epoch
         self._http = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=60.0)
         self._pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="push")
@@ -75,6 +79,7 @@ class WeightPublisher:
     def publish(self, tensors: dict[str, Tensor], version: int) -> None:
         """Make this the current policy and push it to every live server, waiting a bounded time for them."""
         self._update = Update(tensors, version, self._learner_epoch)
+        self._metrics.policy_version.set(version)
         insist(self._push_where_needed, _OUTAGE_SECONDS, lambda: None)
         wait(self._running.values(), timeout=_GRACE_SECONDS)
         self._collect()
@@ -104,6 +109,7 @@ class WeightPublisher:
                 continue
             del self._running[id]
             error = future.exception()
+            self._metrics.pushes.labels("failed" if error else "served").inc()
             if isinstance(error, PushFailed):
                 log.warning("weights did not reach %s: %s", id, error)
                 self._streams.event("push_failed", "learner", f"{id}: {error}")
@@ -113,15 +119,19 @@ class WeightPublisher:
 
     def _push(self, worker: dict[str, Any], update: Update) -> None:
         base = f"{worker['url']}/v1/weights/{update.manifest.version}"
-        manifest = update.manifest
+        manifest, phase = update.manifest, self._metrics.push_seconds
         try:
             status = WeightStatus.model_validate_json(self._call("GET", f"{worker['url']}/v1/weights"))
             if (status.version, status.digest, status.learner_epoch) == update.identity:
                 return  # its last heartbeat was older than its last update
-            self._call("POST", base, json=manifest.model_dump())
+            with phase.labels("open").time():
+                self._call("POST", base, json=manifest.model_dump())
             for number, data in enumerate(update.parts):
-                self._call("PUT", f"{base}/parts/{number}", content=data)
-            status = WeightStatus.model_validate_json(self._call("POST", f"{base}/commit"))
+                with phase.labels("send").time():
+                    self._call("PUT", f"{base}/parts/{number}", content=data)
+                self._metrics.push_bytes.inc(len(data))
+            with phase.labels("commit").time():
+                status = WeightStatus.model_validate_json(self._call("POST", f"{base}/commit"))
         except (httpx.HTTPError, ValueError) as error:
             raise PushFailed(f"{type(error).__name__}: {error}") from error
         if (status.version, status.digest) != (manifest.version, manifest.digest):

@@ -14,12 +14,14 @@ import uvicorn
 from services.rollout.app import make_app
 from services.rollout.config import RolloutSettings
 from services.rollout.engine import EngineDead
+from services.rollout.metrics import RolloutMetrics
 from services.rollout.openai_routes import add_openai_routes, attach_engine
 from services.rollout.vllm_engine import VllmEngine
 from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
 from services.rollout.weight_store import WeightStore
 from services.rollout.worker import StreamWorker
+from shared.queue_metrics import QueueMetrics
 from shared.stream import Streams
 from shared.workers import Heartbeat, worker_id
 
@@ -54,8 +56,9 @@ def start(
     except OSError as error:
         engine.close()
         raise ValueError(f"no place to receive weights ({error}); set [rollout] weights_dir") from error
-    weights = WeightStore(engine, model, folder)
-    return RolloutService(engine, weights, streams, config.max_concurrent_groups, url, token)
+    metrics = RolloutMetrics()
+    weights = WeightStore(engine, model, folder, metrics)
+    return RolloutService(engine, weights, streams, config.max_concurrent_groups, url, token, metrics)
 
 
 class RolloutService:
@@ -69,15 +72,18 @@ class RolloutService:
         max_groups: int,
         url: str,
         token: str,
+        metrics: RolloutMetrics,
     ) -> None:
         self.id = worker_id("rollout")
         self.url = url
         self._streams = streams
         self._engine = engine
         self._weights = weights
-        self._worker = StreamWorker(streams, self.id, engine, weights, max_groups)
+        self._worker = StreamWorker(streams, self.id, engine, weights, max_groups, metrics)
         self._heartbeat = Heartbeat(streams, "rollout", self.id, self.facts)
-        self._app = make_app(token, weights, lambda: {"id": self.id, **self.facts()})
+        metrics.show(self._gauges)
+        metrics.registry.register(QueueMetrics("rollout", streams, ("prompts", "rollouts", "dead")))
+        self._app = make_app(token, weights, lambda: {"id": self.id, **self.facts()}, metrics)
 
     def facts(self) -> dict[str, Any]:
         """What the heartbeat and `/v1/status` tell."""
@@ -94,6 +100,12 @@ class RolloutService:
             "dead_lettered": self._worker.dead_lettered,
             "dtype": self._engine.dtype,
             "max_model_len": self._engine.max_model_len,
+        }
+
+    def _gauges(self) -> dict[str, Any]:
+        return {
+            "policy_version": self._weights.version,
+            "groups_in_flight": self._worker.groups_in_flight,
         }
 
     async def run(self, listener: socket.socket) -> None:

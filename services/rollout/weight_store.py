@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from services.rollout.engine import Engine, ModelBroken
+from services.rollout.metrics import RolloutMetrics
 from services.rollout.weight_files import BadUpdate, ModelShape, check_part, part_limits
 from services.rollout.weight_folder import WeightFolder
 from shared.weights import WeightManifest, WeightStatus
@@ -55,8 +56,11 @@ class Update:
 class WeightStore:
     """The one owner of which weights this server serves."""
 
-    def __init__(self, engine: Engine, model: ModelShape, folder: WeightFolder) -> None:
+    def __init__(
+        self, engine: Engine, model: ModelShape, folder: WeightFolder, metrics: RolloutMetrics | None = None
+    ) -> None:
         self._engine = engine
+        self._metrics = metrics or RolloutMetrics()
         self._model = model
         self._folder = folder
         self._served: Update | None = None
@@ -163,13 +167,15 @@ class WeightStore:
             raise BadUpdate(f"there is no part {part}, the manifest has {len(update.manifest.parts)}")
         incoming = update.folder / f"{part}-{uuid.uuid4().hex}.incoming"
         try:
-            await _store(incoming, update.manifest, part, chunks)
+            with self._metrics.weight_seconds.labels("receive").time():
+                await _store(incoming, update.manifest, part, chunks)
             if self._open is not update:
                 raise Conflict(f"update {version} was abandoned while part {part} arrived")
             incoming.rename(update.path(part))
         finally:
             incoming.unlink(missing_ok=True)
         update.received.add(part)
+        self._metrics.weight_bytes.inc(update.manifest.parts[part].nbytes)
 
     async def commit(self, version: int) -> None:
         """Swap the open update in. Repeating it after success changes nothing.
@@ -198,14 +204,17 @@ class WeightStore:
         previous = self._served
         self._digests[update.version] = update.manifest.digest
         try:
-            await self._engine.replace_weights(
-                update.files, update.version, previous.files if previous else self._model.files
-            )
+            with self._metrics.weight_seconds.labels("apply").time():
+                await self._engine.replace_weights(
+                    update.files, update.version, previous.files if previous else self._model.files
+                )
         except BaseException as error:
+            self._metrics.weight_updates.labels("failed").inc()
             update.discard()
             if isinstance(error, ModelBroken):
                 self._broken, self._served = True, None
             raise
+        self._metrics.weight_updates.labels("served").inc()
         self._served, self._broken = update, False
         if previous:
             previous.discard()

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import redis
 
 from services.rollout.engine import Engine, EngineDead, PromptRefused
+from services.rollout.metrics import RolloutMetrics
 from services.rollout.weight_store import WeightStore
-from shared.codec import MalformedEntry, decode_prompt, encode
+from shared.codec import MalformedEntry, decode_prompt, encode, intact_payload
 from shared.experience import Completion, Group, Prompt
 from shared.reader import Reader
 from shared.stream import Entry, QueueLost, Streams
@@ -37,9 +38,16 @@ class StreamWorker:
     """Keeps up to `max_groups` prompts in flight."""
 
     def __init__(
-        self, streams: Streams, worker_id: str, engine: Engine, weights: WeightStore, max_groups: int
+        self,
+        streams: Streams,
+        worker_id: str,
+        engine: Engine,
+        weights: WeightStore,
+        max_groups: int,
+        metrics: RolloutMetrics | None = None,
     ) -> None:
         self.id = worker_id
+        self.metrics = metrics or RolloutMetrics()
         self.groups_done = 0
         self.tokens_generated = 0
         self.dead_lettered = 0
@@ -128,6 +136,7 @@ class StreamWorker:
                 )
                 if claimed:
                     log.info("took over %d prompts of dead workers", claimed)
+                    self.metrics.taken_over.inc(claimed)
                     self._reader.sweep_now()
             except redis.RedisError as error:
                 log.warning("Redis cannot be asked for dead workers, trying again: %s", error)
@@ -137,15 +146,16 @@ class StreamWorker:
         """Forward a prompt's group, hand the prompt back, or bury the entry with its cause."""
         taken = time.monotonic()
         try:
-            prompt = decode_prompt(entry.payload)
+            prompt = decode_prompt(intact_payload(entry))
             served = await self._comes_to_serve(prompt.issued_version)
             answer = await self._generate(prompt) if served else None
         except (MalformedEntry, PromptRefused) as error:
-            await self._bury(entry, str(error), attempts=1)
+            kind = "malformed" if isinstance(error, MalformedEntry) else "refused"
+            await self._bury(entry, kind, str(error), attempts=1)
         except EngineDead:
             raise
         except Exception as error:  # whatever the engine raised, ATTEMPTS times
-            await self._bury(entry, f"{type(error).__name__}: {error}", ATTEMPTS)
+            await self._bury(entry, "failed", f"{type(error).__name__}: {error}", ATTEMPTS)
         else:
             if answer is None:
                 await self._hand_back(entry, prompt)
@@ -160,7 +170,8 @@ class StreamWorker:
         """The completions, and how many attempts they took."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await self._engine.generate(prompt), attempt
+                with self.metrics.generate_seconds.time():
+                    return await self._engine.generate(prompt), attempt
             except (PromptRefused, EngineDead):
                 raise
             except Exception as error:
@@ -183,8 +194,13 @@ class StreamWorker:
         delivered = await self._until_redis_answers(
             lambda: self._streams.forward(entry, "prompts", "rollouts", fields, payload)
         )
-        self.tokens_generated += group.tokens
-        self.groups_done += delivered
+        if delivered:
+            self.groups_done += 1
+            self.tokens_generated += group.tokens
+            self.metrics.tokens.inc(group.tokens)
+            self.metrics.groups.labels("delivered").inc()
+        else:
+            self.metrics.duplicates.inc()
 
     async def _hand_back(self, entry: Entry, prompt: Prompt) -> None:
         """Put a prompt of a newer version at the end of its stream, where a server that is not behind finds
@@ -197,13 +213,16 @@ class StreamWorker:
             await self._until_redis_answers(
                 lambda: self._streams.forward(entry, "prompts", "prompts", fields, entry.payload)
             )
+        self.metrics.groups.labels("handed_back").inc()
 
-    async def _bury(self, entry: Entry, cause: str, attempts: int) -> None:
+    async def _bury(self, entry: Entry, kind: str, cause: str, attempts: int) -> None:
         log.error("id=%s cannot be answered: %s", entry.id, cause)
         await self._until_redis_answers(
             lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts, self.id)
         )
         self.dead_lettered += 1
+        self.metrics.groups.labels("dead").inc()
+        self.metrics.dead_letters.labels(kind).inc()
 
     async def _until_redis_answers(self, step: Callable[[], T]) -> T:
         """Repeat an idempotent step while Redis is away."""

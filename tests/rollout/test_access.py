@@ -15,8 +15,9 @@ OPEN = {"/health", "/ready"}
 LIST_ROUTES = """
 import json
 from services.rollout.app import make_app
+from services.rollout.metrics import RolloutMetrics
 from services.rollout.openai_routes import add_openai_routes
-app = make_app("token", None, dict)
+app = make_app("token", None, dict, RolloutMetrics())
 add_openai_routes(app)
 routes = [(sorted(route.methods), route.path) for route in app.routes]
 print("ROUTES " + json.dumps(routes))

@@ -45,6 +45,10 @@ class LearnerConfig(
     checkpoint_every: int = Field(default=10, ge=1)
     """Steps between checkpoints; the last step always writes one. Experience is acknowledged after it."""
     keep_checkpoints: int = Field(default=2, ge=1)
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where rank 0 shows its metrics to Prometheus, given the run's token; nowhere if not set. 0 takes any
+    free port."""
+    metrics_host: str = "127.0.0.1"
     rollout_timeout: float = Field(default=600.0, gt=0)
     """Seconds without any arriving group after which the learner gives up with an error."""
 
