@@ -7,9 +7,10 @@ the audit.
 
 import os
 import secrets
-import sys
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,8 +20,10 @@ import redis
 from services.learner import checkpoint
 from shared.stream import Streams, connect
 from shared.workers import list_workers
-from tests.chaos.process import Process
-from tests.conftest import RedisServer
+from tests.chaos.process import Command, Fork, Process
+from tests.chaos.proxy import Proxy
+from tests.chaos.strikes import Strike
+from tests.conftest import RedisServer, free_port
 
 RUN = "chaos"
 
@@ -28,17 +31,34 @@ RUN = "chaos"
 class Pipeline:
     """A run in a folder of its own, on a Redis of its own."""
 
-    def __init__(self, folder: Path, workspace: Path, rollouts: int = 1, **learner: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workspace: Path,
+        rollouts: int = 1,
+        strikes: Mapping[str, Sequence[Strike]] | None = None,
+        proxied: Sequence[str] = (),
+        **learner: Any,
+    ) -> None:
+        """
+        Args:
+            rollouts: how many rollout servers; they are named rollout0 and so on.
+            strikes: what each process of a name suffers, one after the other.
+            proxied: names of those who reach Redis through a proxy in `links`; "weights" for the learner
+                on its way to the server rollout0.
+            learner: keys of the `[learner]` table.
+        """
         self.folder = folder
         folder.mkdir(parents=True)
         self.run = folder / "runs" / RUN
         self.learner_settings = learner
-        self.redis_urls: dict[str, str] = {}
-        """Where a service finds Redis, if not at Redis itself."""
         self.variables: dict[str, dict[str, str]] = {}
         """Environment variables of a service."""
         self.deaths: list[tuple[str, int]] = []
         """Processes that ended, in order: their name and exit status."""
+        self.failures_allowed = 0
+        """How many processes may end otherwise than by being killed."""
+        self.strikes = {name: deque(planned) for name, planned in (strikes or {}).items()}
         self._workspace = workspace
         self._token = secrets.token_hex(16)
         self._processes: dict[str, Process] = {}
@@ -46,6 +66,10 @@ class Pipeline:
         self.redis = RedisServer(folder)
         self.client = connect(self.redis.url, timeout=2.0)
         self.streams = Streams(self.client, RUN)
+        self._weights_port = free_port()
+        self.links = {
+            name: Proxy(self._weights_port if name == "weights" else self.redis.port) for name in proxied
+        }
 
     def __enter__(self) -> Self:
         try:
@@ -64,29 +88,40 @@ class Pipeline:
     def close(self) -> None:
         for process in self._processes.values():
             process.end()
+        for link in self.links.values():
+            link.close()
         self.client.close()
         self.redis.kill()
 
     def start(self, name: str) -> Process:
         """Start a service anew, whatever became of the process that had this name."""
         service = name.rstrip("0123456789")
-        process = Process(
-            [sys.executable, *self.command(service), *self._arguments(service, name)],
-            self.folder / f"{name}.log",
-            self._workspace,
-            {"ROLLSTREAM_TOKEN": self._token} | dict(self.variables.get(name, {})),
-        )
+        log, arguments = self.folder / f"{name}.log", self._arguments(service, name)
+        variables = {"ROLLSTREAM_TOKEN": self._token, **self.variables.get(name, {})}
+        if self.strikes.get(name):
+            variables |= self.strikes[name].popleft().variables()
+        ranks = self.learner_settings.get("ranks", 1)
+        process: Process
+        if service == "learner" and ranks == 1:
+            process = Fork(service, arguments, log, self._workspace, variables)
+        else:
+            command = ["-m", "tests.chaos.service", service, *arguments]
+            if service == "learner":
+                torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+                command = [*torchrun, *command]
+            process = Command(command, log, self._workspace, variables)
         self._processes[name] = process
         return process
 
-    def command(self, service: str) -> list[str]:
-        if service == "learner":
-            return ["-m", "services.learner"]
-        return ["-m", "tests.chaos.service", service]
-
     def _arguments(self, service: str, name: str) -> list[str]:
-        url = self.redis_urls.get(name, self.redis.url)
-        given = ["--config", "run.toml", f"--run.dir={self.folder / 'runs'}", f"--redis.url={url}"]
+        port = self.links[name].port if name in self.links else self.redis.port
+        given = ["--config", "run.toml", f"--run.dir={self.folder / 'runs'}"]
+        given.append(f"--redis.url=redis://127.0.0.1:{port}/0")
+        if name == "rollout0" and "weights" in self.links:
+            given += [
+                f"--rollout.port={self._weights_port}",
+                f"--rollout.url=http://127.0.0.1:{self.links['weights'].port}",
+            ]
         if service == "learner":
             given += [f"--learner.{key}={value}" for key, value in self.learner_settings.items()]
             if checkpoint.newest(self.run / "checkpoints"):
@@ -103,7 +138,11 @@ class Pipeline:
             if status is None or (name == "learner" and status == 0):
                 continue
             self.deaths.append((name, status))
+            assert self._failures() <= self.failures_allowed, f"it ended by itself: {name}\n{self.told()}"
             self.start(name)
+
+    def _failures(self) -> int:
+        return sum(status != -signal.SIGKILL for _, status in self.deaths)
 
     def wait(self, condition: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
         """Supervise until the condition holds."""
@@ -130,6 +169,10 @@ class Pipeline:
             return int(whole[-1].partition(b'"step":')[2].partition(b",")[0]) if whole else 0
         except FileNotFoundError:
             return 0
+
+    def events(self, kind: str) -> list[str]:
+        """What the services told people of this kind, the oldest first."""
+        return [e.fields["text"] for e in self.streams.tail("events", 10_000) if e.fields["kind"] == kind]
 
     def workers(self, service: str) -> list[Mapping[str, Any]]:
         try:

@@ -1,25 +1,48 @@
 """`python -m tests.chaos.service NAME ARGUMENTS`: a service as it is, with its clock and engine changed.
 
-A dead worker is noticed after 2 s instead of 10, so that a test can wait for it; the rollout service has
-`SmallEngine` in place of vLLM. Everything else is the service's own code and command line.
+A dead worker is noticed after 2 s instead of 10, and a lost delivery after 1 s instead of 5, so that a test
+can wait for it; the rollout service has
+`SmallEngine` in place of vLLM; a strike may be set. Everything else is the service's own code and command
+line.
 """
 
 import runpy
 import sys
 from types import ModuleType
 
+from tests.chaos import strikes
+
 EXPIRY_SECONDS = 2
 
 
-def quicken() -> None:
-    """Let heartbeats beat, and dead workers be noticed, five times as fast."""
-    from shared import workers
+def run(name: str, arguments: list[str]) -> None:
+    """The service's own entry point, in this process."""
+    sys.argv = [f"services.{name}", *arguments]
+    _quicken(name)
+    if name == "rollout":
+        _put_small_engine_in_place()
+    strikes.install()
+    runpy.run_module(f"services.{name}", run_name="__main__", alter_sys=True)
 
+
+def _quicken(name: str) -> None:
+    """Let heartbeats beat, dead workers be noticed and lost deliveries be found five times as fast."""
+    from shared import reader, workers
+
+    reader.Reader.__init__.__defaults__ = (1.0,)  # type: ignore[attr-defined]
     workers.EXPIRY_SECONDS = EXPIRY_SECONDS
     workers.BEAT_SECONDS = 0.4
+    if name == "rollout":
+        import services.rollout.worker
+
+        services.rollout.worker._CLAIM_SECONDS = 0.5
+    if name == "reward":
+        import services.reward.worker
+
+        services.reward.worker.CLAIM_SECONDS = 0.5
 
 
-def put_small_engine_in_place() -> None:
+def _put_small_engine_in_place() -> None:
     """Before anything of the rollout service imports vLLM."""
     from tests.chaos.engine import SmallEngine
 
@@ -35,21 +58,5 @@ async def _attach_nothing(app: object, engine: object) -> None:
     """vLLM's own routes need vLLM."""
 
 
-def main() -> None:
-    name = sys.argv[1]
-    sys.argv = [f"services.{name}", *sys.argv[2:]]
-    quicken()
-    if name == "rollout":
-        from services.rollout import worker
-
-        worker._CLAIM_SECONDS = 0.5
-        put_small_engine_in_place()
-    if name == "reward":
-        import services.reward.worker
-
-        services.reward.worker.CLAIM_SECONDS = 0.5
-    runpy.run_module(f"services.{name}", run_name="__main__", alter_sys=True)
-
-
 if __name__ == "__main__":
-    main()
+    run(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,41 @@
+"""Redis killed, emptied, robbed of a stream: a synchronous run must not show it."""
+
+import signal
+
+from tests.chaos.audit import audit, weights_of
+from tests.chaos.conftest import Begin
+
+
+def test_a_killed_redis_that_comes_back_with_its_file_has_lost_nothing(
+    begin: Begin, steps: int, undisturbed: dict[str, str]
+) -> None:
+    pipeline = begin(rollouts=2)
+    for step, fsync in ((2, "everysec"), (5, "always"), (8, "everysec")):
+        pipeline.wait_for_step(step)
+        pipeline.redis.kill()
+        pipeline.redis.start("--appendfsync", fsync)
+    pipeline.finish()
+    audit(pipeline, steps)
+    assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
+
+
+def test_what_an_emptied_redis_has_lost_is_issued_again(
+    begin: Begin, steps: int, undisturbed: dict[str, str]
+) -> None:
+    pipeline = begin()
+    pipeline.wait_for_step(2)
+    pipeline.client.flushall()
+    for step, stream in ((3, "prompts"), (4, "rollouts"), (5, "experiences")):
+        pipeline.wait_for_step(step)
+        pipeline.client.delete(pipeline.streams.key(stream))
+    pipeline.wait_for_step(7)
+    pipeline.redis.kill()
+    for file in pipeline.folder.glob("appendonly*"):
+        file.rename(file.with_name(f"before-{file.name}"))  # the audit reads it
+    pipeline.redis.start()
+    pipeline.wait_for_step(9)
+    pipeline.process("learner").strike(signal.SIGKILL)
+    pipeline.client.flushall()
+    pipeline.finish()
+    audit(pipeline, steps)
+    assert pipeline.deaths == [("learner", -9)] and weights_of(pipeline.run) == undisturbed
