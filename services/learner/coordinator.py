@@ -104,6 +104,7 @@ class Coordinator:
         asked = [(dataset.name, dataset.rows) for dataset in heldout]
         self._evaluator = Evaluator(run.name, self.feed, asked, sampling, config) if asked else None
         self._metrics = JsonLines(run.path / "metrics.jsonl")
+        self._trained = TrainedGroups(run.path, self.step)
         known = settings.model_dump(mode="json", exclude={"redis"})  # whose URL may hold a password
         self._trackers = Trackers(config.trackers, run.path, known, self.step if resume else None)
         self._heartbeat = Heartbeat(self.streams, "learner", "learner", self._facts)
@@ -133,6 +134,7 @@ class Coordinator:
         self.step = step
         self.feed.consumed(groups)
         self.feed.issue(step)
+        self._trained.write(step, self.feed.entries(groups))
         config = self._settings.learner
         generated = sum(group.tokens for group in groups)
         completions = sum(len(group.completions) for group in groups)
@@ -199,6 +201,7 @@ class Coordinator:
         """Write the report and leave."""
         self.report.write(self.feed.counts)
         self._metrics.close()
+        self._trained.close()
         self._trackers.close()
         self.publisher.close()
         if self._door:

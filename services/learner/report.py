@@ -13,8 +13,9 @@ from shared.heldout import solved_shares
 class Report:
     """Collects a run's figures and writes them at its end. The launcher adds what only it knows."""
 
-    def __init__(self, path: Path, seed: int, prompts_too_long: int) -> None:
+    def __init__(self, path: Path, run: str, seed: int, prompts_too_long: int) -> None:
         self._path = path
+        self._run = run
         self._seed = seed
         self._prompts_too_long = prompts_too_long
         self._heldout: dict[str, dict[str, float]] = {}
@@ -68,6 +69,7 @@ class Report:
             return {"min": min(column(name)), "max": max(column(name))} if column(name) else {}
 
         report = {
+            "run": self._run,
             "seed": self._seed,
             "steps": len(self._steps),
             "heldout": self._heldout,

@@ -19,10 +19,10 @@ AFTER = {"eval/heldout/greedy/accuracy": 0.75, "eval/heldout/missing": 0, "eval/
 
 
 def test_heldout_figures_are_by_dataset_and_survive_a_resume(tmp_path: Path) -> None:
-    first = Report(tmp_path / "first.json", seed=3, prompts_too_long=2)
+    first = Report(tmp_path / "first.json", "first", seed=3, prompts_too_long=2)
     first.add_heldout("before", BEFORE)
     first.add_step(STEP)
-    resumed = Report(tmp_path / "report.json", seed=3, prompts_too_long=2)
+    resumed = Report(tmp_path / "report.json", "again", seed=3, prompts_too_long=2)
     resumed.restore(json.loads(json.dumps(first.state())))
     resumed.add_step(STEP | {"time/step": 4.0})
     resumed.add_heldout("after", AFTER)
@@ -33,5 +33,5 @@ def test_heldout_figures_are_by_dataset_and_survive_a_resume(tmp_path: Path) -> 
         "sampled pass@4": {"before": 0.5},
         "gsm8k greedy": {"before": 0.125},
     }
-    assert report["heldout_missing"] == 3 and report["steps"] == 2
+    assert report["run"] == "again" and report["heldout_missing"] == 3 and report["steps"] == 2
     assert report["seconds"]["step_median"] == 3.0 and report["tokens_generated"] == 60
