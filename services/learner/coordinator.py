@@ -24,6 +24,7 @@ from services.learner.models.snapshot import Snapshot
 from services.learner.prometheus import LearnerMetrics
 from services.learner.report import Report
 from services.learner.tracking import Trackers
+from services.learner.trained_groups import TrainedGroups
 from services.learner.weight_sync import WeightPublisher
 from shared.auth import token_from_environment
 from shared.experience import Group
@@ -132,9 +133,8 @@ class Coordinator:
     ) -> None:
         """Return the credits of a published step, issue what they allow, and tell people about it."""
         self.step = step
-        self.feed.consumed(groups)
+        self._trained.write(step, self.feed.consumed(groups))
         self.feed.issue(step)
-        self._trained.write(step, self.feed.entries(groups))
         config = self._settings.learner
         generated = sum(group.tokens for group in groups)
         completions = sum(len(group.completions) for group in groups)

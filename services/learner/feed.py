@@ -19,6 +19,7 @@ from services.learner.dead_groups import DeadGroups
 from services.learner.validation import decode_experience
 from shared.codec import MalformedEntry, encode
 from shared.experience import Group, Prompt
+from shared.losses import LossWatch
 from shared.outage import insist
 from shared.reader import Reader
 from shared.stream import Entry, QueueLost, Streams
@@ -69,6 +70,7 @@ class Feed:
         self._version = 0
         self._deaths_in_a_row = 0
         self._dead = DeadGroups(streams)
+        self._losses = LossWatch(streams)
         self.counts: Counter[str] = Counter()
         """`issued`, `trained`, `dead`: training groups of the run. `duplicates`: dropped since the start.
         `dead at <stage>`: dead letters, by the service that gave the group up."""
@@ -137,12 +139,17 @@ class Feed:
         self._consumed += arrivals
         return [arrival.group for arrival in arrivals]
 
-    def consumed(self, groups: Sequence[Group]) -> None:
-        """The groups' effect is in the published policy: their credits may be used again."""
+    def consumed(self, groups: Sequence[Group]) -> list[Entry]:
+        """The groups' effect is in the published policy: their credits may be used again.
+
+        Returns the entries that they came in.
+        """
         for group in groups:
             del self._issued[group.prompt.id]
             self._dead.trained(group.prompt.id)
         self.counts["trained"] += len(groups)
+        ids = {group.prompt.id for group in groups}
+        return [arrival.entry for arrival in self._consumed if arrival.entry.id in ids]
 
     def release(self) -> None:
         """Acknowledge everything consumed so far. Only after the checkpoint that holds its effect."""
@@ -178,10 +185,13 @@ class Feed:
             done += ready
         return [arrival.group for arrival in done]
 
-    def _append(self, prompts: Sequence[Prompt]) -> None:
+    def _append(self, prompts: Sequence[Prompt]) -> int:
+        """Returns how many were not in flight already."""
+        appended = 0
         for start in range(0, len(prompts), _APPENDED_AT_ONCE):
             entries = [(p.fields(), encode(p)) for p in prompts[start : start + _APPENDED_AT_ONCE]]
-            self._insist(partial(self._streams.append_prompts, entries, self._learner_epoch))
+            appended += self._insist(partial(self._streams.append_prompts, entries, self._learner_epoch))
+        return appended
 
     def _release(self, arrivals: Sequence[Arrival]) -> None:
         entries = [arrival.entry for arrival in arrivals]
@@ -204,16 +214,31 @@ class Feed:
     def _receive(self) -> int:
         """Read what has come and return how many groups were new. Waits a moment when there is nothing."""
         self._insist(self._while_waiting)
+        self._make_losses_good()
         try:
             entries = self._insist(lambda: self._reader.read(count=64, block_ms=200))
-        except QueueLost as loss:
-            wanted = [*(prompt for prompt, _ in self._issued.values()), *self._awaited.values()]
-            missing = [prompt for prompt in wanted if prompt.id not in self._arrived]
-            log.warning("%s; %d prompts are issued again", loss, len(missing))
-            self._streams.event("lost", "learner", str(loss))
-            self._issue_again(missing)
+        except QueueLost:
+            self._losses.look_now()
             return 0
         return sum(self._accept(entry) for entry in entries)
+
+    def _make_losses_good(self) -> None:
+        """Issue again what Redis may have lost. After a mere restart that is only what is not in flight any
+        more, because Redis came back with an older state.
+        """
+        loss = self._insist(self._losses.look)
+        if loss is None:
+            return
+        wanted = [*(prompt for prompt, _ in self._issued.values()), *self._awaited.values()]
+        missing = [prompt for prompt in wanted if prompt.id not in self._arrived]
+        if loss == "restart":
+            again = self._append(missing)
+        else:
+            self._issue_again(missing)
+            again = len(missing)
+        text = f"Redis: {loss}; {again} prompts are issued again"
+        log.warning(text)
+        self._streams.event("lost", "learner", text)
 
     def _accept(self, entry: Entry) -> bool:
         id = entry.id
