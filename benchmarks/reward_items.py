@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from benchmarks.pipeline import ROOT
 from services.reward.kinds import parse_scorer
 from services.reward.math_answer import Tags, final_answer
@@ -69,7 +71,7 @@ def make_items(problems: Sequence[Problem], count: int) -> list[ScoreItem]:
 
 def body(items: Sequence[ScoreItem]) -> bytes:
     """Of a request to `/v1/score`."""
-    return ScoreRequest(items=list(items)).model_dump_json(exclude_defaults=True).encode()
+    return msgspec.json.encode(ScoreRequest(items=list(items)))
 
 
 def rule(name: str) -> Rule:

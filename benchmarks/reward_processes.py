@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.pipeline import ROOT, environment, free_port
 from services.console.redis_process import find_binary, write_config
-from shared.scoring import ScoreRequest
 
 START_SECONDS = 120.0
 
@@ -94,12 +94,31 @@ def _wait(url: str, started: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.05)
 
 
+class Item(BaseModel):
+    """As `shared.scoring.ScoreItem`, in the way of FastAPI."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str | None = None
+    prompt: str = ""
+    response: str
+    ground_truth: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[Item]
+    scorers: list[str] | None = None
+
+
 def application() -> FastAPI:
     """Echoes, once with the types of `/v1/score` and once without any."""
     app = FastAPI()
 
     @app.post("/typed")
-    async def typed(body: ScoreRequest) -> ScoreRequest:
+    async def typed(body: Request) -> Request:
         return body
 
     @app.post("/untyped")

@@ -16,6 +16,7 @@ from services.reward.door import Door
 from services.reward.metrics import Measured, Metrics
 from services.reward.problems import ANSWERS, Problems, refusal, speak_in_problems
 from services.reward.routes import Routes, add_native_routes
+from services.reward.shortcut import Shortcut
 from services.reward.worker import Worker
 from shared.stream import Streams
 
@@ -44,7 +45,9 @@ def create_app(
         door.close()
 
     app = FastAPI(title="Rollstream reward service", lifespan=lifespan)
-    app.add_middleware(Measured, metrics=metrics)
+    routes = Routes(door)
+    app.add_middleware(Shortcut, routes=routes.straight)
+    app.add_middleware(Measured, metrics=metrics)  # around the other
     speak_in_problems(app)
     _add_open_routes(app, worker)
 
@@ -53,7 +56,6 @@ def create_app(
         """Prometheus' text format: requests, items by status, seconds, queue lengths. Asks for the token."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    routes = Routes(door)
     add_native_routes(routes)
     for contract in CONTRACTS:
         contract.add(routes)

@@ -1,7 +1,7 @@
 """From what the scorers gave for an item to its reward: choice per dataset, gates, thresholds, clips, sum."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field, FiniteFloat
@@ -59,6 +59,11 @@ class Composition:
         """Whether what one scorer gives decides which are asked next."""
         self.is_uniform = not self.has_gates and not self._config.datasets
         """Whether every item is given to every scorer."""
+        bent = self._config.clip or any(
+            table.clip or table.threshold is not None for table in scorers.values()
+        )
+        self._is_sum = self.is_uniform and not bent
+        """Whether the reward is the weighted sum and nothing else."""
 
     def scorers_for(self, item: ScoreItem, known: Mapping[str, Outcome]) -> list[str]:
         """The scorers that must score `item` next, when others gave what is `known`; none at the end.
@@ -74,6 +79,30 @@ class Composition:
                 if value is None or value < gate.at_least:
                     return []
         return [name for name in weights if name not in known]
+
+    def results(
+        self, items: Sequence[tuple[str, ScoreItem]], outcomes: Sequence[dict[str, Outcome]]
+    ) -> list[ScoreResult]:
+        """`result` of each item with its id. `outcomes` may become the results' components.
+
+        Most are a weighted sum of finite numbers: those are made here without a call for each, for some rules
+        take no longer than that. What is not finite shows in the sum, also with weight 0.
+        """
+        results = []
+        weights = list(self.weights.items())
+        for (id, item), known in zip(items, outcomes, strict=True):
+            total = 0.0 if self._is_sum else math.nan
+            for name, weight in weights:
+                outcome = known.get(name)
+                if type(outcome) is float:
+                    total += weight * outcome
+                else:
+                    total = math.nan
+            if math.isfinite(total):
+                results.append(ScoreResult(id, total, known))  # type: ignore[arg-type]  # all are numbers
+            else:
+                results.append(self.result(id, item, known))
+        return results
 
     def result(self, id: str, item: ScoreItem, outcomes: Mapping[str, Outcome]) -> ScoreResult:
         """One result from the outcomes of all scorers that were asked. Any failure leaves it without reward.

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from services.reward.composition import Composition
@@ -28,6 +29,9 @@ class ScoringCore:
         self._scorers: dict[str, Scorer] = {}
         self._on_request: dict[str, Scorer] = {}
         self._building = threading.Lock()
+        # For every request at work, all scorers but one may have to be waited for.
+        most = (config.request_threads + config.concurrent_groups) * len(config.scorers)
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix="scorer")
         self.observe: Callable[[str, float], None] | None = None
         """Told of each scorer's name and seconds after each batch."""
         try:
@@ -49,13 +53,17 @@ class ScoringCore:
                 raise ValueError("the list is empty; leave it out to use the configured scorers")
             built = {name: self._named(name) for name in scorers}
             composition = Composition(dict.fromkeys(scorers, ScorerConfig()))
-        outcomes = self._outcomes(items, composition, built)
         longest = self._config.max_response_characters
+        named = list(zip(_ids(items), items, strict=True))
+        asked = [(id, item) for id, item in named if len(item.response) <= longest]
+        outcomes = self._outcomes([item for _, item in asked], composition, built)
+        results = composition.results(asked, outcomes)
+        if len(asked) == len(items):
+            return results
+        scored = iter(results)
         return [
-            composition.result(id, item, known)
-            if len(item.response) <= longest
-            else _too_long(id, item, longest)
-            for id, item, known in zip(_ids(items), items, outcomes, strict=True)
+            next(scored) if len(item.response) <= longest else _too_long(id, item, longest)
+            for id, item in named
         ]
 
     def _outcomes(
@@ -63,26 +71,49 @@ class ScoringCore:
     ) -> list[dict[str, Outcome]]:
         """Per item what each scorer that it is given to made of it; after a round of gates comes the next."""
         outcomes: list[dict[str, Outcome]] = [{} for _ in items]
-        longest = self._config.max_response_characters
-        asked = [position for position, item in enumerate(items) if len(item.response) <= longest]
+        everything = list(range(len(items)))
         while True:
-            given: dict[str, list[int]] = {name: asked if composition.is_uniform else [] for name in built}
+            given: dict[str, list[int]] = {
+                name: everything if composition.is_uniform else [] for name in built
+            }
             if not composition.is_uniform:
-                for position in asked:
+                for position in everything:
                     for name in composition.scorers_for(items[position], outcomes[position]):
                         given[name].append(position)
             if not any(given.values()):
                 return outcomes
-            for name, positions in given.items():
-                if positions:
-                    started = time.perf_counter()
-                    answers = _ask(built[name], [items[p] for p in positions], self._deadlines[name])
-                    if self.observe:
-                        self.observe(name, time.perf_counter() - started)
-                    for position, outcome in zip(positions, answers, strict=True):
-                        outcomes[position][name] = outcome
+            parts = {name: [items[p] for p in positions] for name, positions in given.items() if positions}
+            for name, answers in self._ask_all(parts, built).items():
+                for position, outcome in zip(given[name], answers, strict=True):
+                    outcomes[position][name] = outcome
             if not composition.has_gates:
                 return outcomes
+
+    def _ask_all(
+        self, parts: Mapping[str, Sequence[ScoreItem]], built: Mapping[str, Scorer]
+    ) -> dict[str, list[Outcome]]:
+        """Each scorer's outcomes for its items. Those that are waited for work at the same time."""
+        waiting = {
+            name: self._threads.submit(self._ask, name, built[name], items)
+            for name, items in parts.items()
+            if built[name].waits and len(parts) > 1
+        }
+        here = {name: self._ask(name, built[name], parts[name]) for name in parts if name not in waiting}
+        return {name: here[name] if name in here else waiting[name].result() for name in parts}
+
+    def _ask(self, name: str, scorer: Scorer, items: Sequence[ScoreItem]) -> list[Outcome]:
+        """The outcomes of `items`. A scorer that raises against its promise spoils its own part only."""
+        started = time.perf_counter()
+        try:
+            outcomes = scorer.score(items, self._deadlines[name])
+        except Exception as error:  # it becomes the items' status, with its cause
+            return [Failure("error", f"raised {type(error).__name__}: {error}")] * len(items)
+        finally:
+            if self.observe:
+                self.observe(name, time.perf_counter() - started)
+        if len(outcomes) != len(items):
+            return [Failure("error", f"gave {len(outcomes)} outcomes for {len(items)} items")] * len(items)
+        return outcomes
 
     def describe(self) -> dict[str, Any]:
         """For `GET /v1/scorers`: the configured scorers, and the rules that a request may also name."""
@@ -104,6 +135,7 @@ class ScoringCore:
         for scorer in (*self._scorers.values(), *self._on_request.values()):
             scorer.close()
         self._context.pool.close()
+        self._threads.shutdown(wait=False)
 
     def _named(self, name: str) -> Scorer:
         """A configured scorer, else the rule of that name with its default parameters."""
@@ -124,17 +156,6 @@ class ScoringCore:
 
 def _ids(items: Sequence[ScoreItem]) -> list[str]:
     return [str(position) if item.id is None else item.id for position, item in enumerate(items)]
-
-
-def _ask(scorer: Scorer, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
-    """The outcomes of `items`. A scorer that raises against its promise spoils its own part only."""
-    try:
-        outcomes = scorer.score(items, deadline_seconds)
-    except Exception as error:  # it becomes the items' status, with its cause
-        return [Failure("error", f"raised {type(error).__name__}: {error}")] * len(items)
-    if len(outcomes) != len(items):
-        return [Failure("error", f"gave {len(outcomes)} outcomes for {len(items)} items")] * len(items)
-    return outcomes
 
 
 def _too_long(id: str, item: ScoreItem, limit: int) -> ScoreResult:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import msgspec
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
@@ -15,7 +16,7 @@ from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
 from services.reward.limits import HeldBytes, RateLimit, is_allowed, read_body
 from services.reward.metrics import Metrics
-from services.reward.problems import Problem, invalid_body, refusal, refusal_of
+from services.reward.problems import Problem, invalid_body, invalid_structure, refusal, refusal_of
 from services.reward.protocol import ScorerConfig
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES
@@ -23,9 +24,9 @@ from shared.scoring import ScoreItem, ScoreResult
 
 log = logging.getLogger("rollstream")
 
-Wanted = TypeVar("Wanted", bound=BaseModel)
+Wanted = TypeVar("Wanted", bound=BaseModel | msgspec.Struct)
 
-QUICK_BYTES = 16384
+QUICK_BYTES = 131072
 """A shorter request for rules that cannot hang is answered in the event loop itself."""
 
 FAILED = {"invalid": 422, "error": 503, "timeout": 504}
@@ -103,11 +104,14 @@ class Door:
         HTTPException: 413 for too many items, 422 for texts that are too long or a scorer there is not.
         """
         self.check_count(len(items))
-        self.check_texts(
-            (position, field, text)
-            for position, item in enumerate(items)
-            for field, text in (("prompt", item.prompt), ("ground_truth", item.ground_truth or ""))
-        )
+        limit = self.config.max_text_characters
+        for item in items:  # without building what only the message needs
+            if len(item.prompt) > limit or len(item.ground_truth or "") > limit:
+                self.check_texts(
+                    (position, field, text)
+                    for position, item in enumerate(items)
+                    for field, text in (("prompt", item.prompt), ("ground_truth", item.ground_truth or ""))
+                )
         try:
             results = self.core.score(items, scorers)
         except ValueError as error:
@@ -182,13 +186,19 @@ class Door:
 
 def _parse(body: bytes, wanted: type[Wanted]) -> Wanted:
     try:
-        return wanted.model_validate_json(body)
+        if issubclass(wanted, BaseModel):
+            return wanted.model_validate_json(body)
+        return msgspec.json.decode(body, type=wanted)
     except ValidationError as error:
         raise invalid_body(error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid_structure(error) from error
 
 
 def _json(answer: Any) -> Response:
-    return Response(to_json(answer, inf_nan_mode="null"), media_type="application/json")
+    own = isinstance(answer, msgspec.Struct)
+    content = msgspec.json.encode(answer) if own else to_json(answer, inf_nan_mode="null")
+    return Response(content, media_type="application/json")
 
 
 def _is_quick(table: ScorerConfig) -> bool:

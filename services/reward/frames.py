@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from shared.scoring import ScoreItem
+
 T = TypeVar("T")
 
 _LENGTH = struct.Struct("<I")
@@ -31,10 +33,7 @@ class Work(msgspec.Struct, array_like=True, tag=True):
     """One item for a prepared function. Answered by an `Answer`."""
 
     key: int
-    prompt: str
-    response: str
-    ground_truth: str | None
-    metadata: dict[str, Any]
+    item: ScoreItem
 
 
 class Answer(msgspec.Struct, array_like=True):

@@ -135,11 +135,8 @@ def prepare(factory: str, parameters: Mapping[str, Any]) -> Function:
 
 
 def answer(function: Function, work: Work) -> Answer:
-    item = ScoreItem.model_construct(
-        prompt=work.prompt, response=work.response, ground_truth=work.ground_truth, metadata=work.metadata
-    )
     try:
-        outcome = function(item)
+        outcome = function(work.item)
         if isinstance(outcome, Steps):
             return Answer("ok", float(outcome.value), [float(step) for step in outcome.steps])
         return Answer("ok", float(outcome))

@@ -165,8 +165,7 @@ class WorkerProcess:
         Closed, TimeoutError: the process must be ended.
         ValueError: the item cannot be sent.
         """
-        work = Work(key, item.prompt, item.response, item.ground_truth, item.metadata)
-        send(self._channel, work, until)
+        send(self._channel, Work(key, item), until)
 
     def has_answered(self, until: float) -> bool:
         return has_message(self._channel, until)

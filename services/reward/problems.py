@@ -4,6 +4,7 @@ No key of it is one that a trainer's client would read a score from (`rewards`, 
 `answer_status`, `data`), since some of those clients do not look at the status.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,15 @@ def invalid_body(error: ValidationError) -> HTTPException:
     return refusal_of(422, [_problem(mistake) for mistake in error.errors(include_url=False)])
 
 
+def invalid_structure(error: Exception) -> HTTPException:
+    """422 with the item and field of the mistake that msgspec met first, as its message names them."""
+    message, _, place = str(error).partition(" - at `$")
+    item = re.match(r"\.items\[(\d+)\]", place)
+    named = re.match(r"Object .* field `(.*)`$", message) or re.match(r"(?:\.items\[\d+\])?\.(\w+)", place)
+    problem = Problem(item=int(item[1]) if item else None, field=named[1] if named else None, message=message)
+    return refusal_of(422, [problem])
+
+
 def _problem(mistake: Any) -> Problem:
     location = list(mistake["loc"])
     item = next((part for part in location if isinstance(part, int)), None)
@@ -79,14 +89,19 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 """What scoring routes may answer instead of a success, for OpenAPI."""
 
 
+def answer_of(error: RoutingError) -> Response:
+    """What is sent for a refusal, ours or the framework's."""
+    detail = error.detail
+    if isinstance(detail, str):
+        detail = [Problem(message=detail).model_dump()]  # type: ignore[assignment]
+    return JSONResponse({"detail": detail}, error.status_code, error.headers)
+
+
 def speak_in_problems(app: FastAPI) -> None:
     """Give the refusals of the framework itself (no such path, wrong method) the same body."""
 
     async def answer(_: Request, error: Exception) -> Response:
         assert isinstance(error, RoutingError)
-        detail = error.detail
-        if isinstance(detail, str):
-            detail = [Problem(message=detail).model_dump()]  # type: ignore[assignment]
-        return JSONResponse({"detail": detail}, error.status_code, error.headers)
+        return answer_of(error)
 
     app.add_exception_handler(RoutingError, answer)

@@ -60,6 +60,8 @@ class Scorer(Protocol):
     """One sentence for `GET /v1/scorers`."""
     parameters: dict[str, Any]
     """The settings in force, for `GET /v1/scorers`: JSON values, no secrets."""
+    waits: bool
+    """Whether its work is done in other processes or threads, so that another scorer can work meanwhile."""
 
     def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
         """One outcome per item, in order. Never raises for an item: its trouble is its `Failure`.

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from services.reward.door import Door
 from services.reward.problems import ANSWERS
+from services.reward.shortcut import Straight
 from shared.scoring import ScoreRequest, ScoreResponse
 
-Wanted = TypeVar("Wanted", bound=BaseModel)
+Wanted = TypeVar("Wanted", bound=BaseModel | msgspec.Struct)
 
 
 class Routes:
@@ -20,6 +22,8 @@ class Routes:
     def __init__(self, door: Door) -> None:
         self.door = door
         self.router = APIRouter(dependencies=[Depends(door.admit)])
+        self.straight: dict[str, Straight] = {}
+        """By path, those that `post` added."""
         self._examples: dict[str, tuple[Any, Any]] = {}
 
     def post(
@@ -40,21 +44,23 @@ class Routes:
 
         door = self.door
 
+        async def handle(request: Request) -> Response:
+            await door.admit(request)
+            return await door.serve(request, wanted, answer, own_scorer)
+
         class Direct(APIRoute):
             """Asks the door at once: there are no parameters that FastAPI would have to resolve."""
 
             def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-                async def handle(request: Request) -> Response:
-                    await door.admit(request)
-                    return await door.serve(request, wanted, answer, own_scorer)
-
                 return handle
 
         def endpoint() -> None:
             """In the schema only."""
 
         self._examples[path] = example
-        body = {"schema": inline_schema(wanted)}
+        self.straight[path] = Straight(path, handle)
+        body = {"schema": inline_schema(wanted)}  # type: ignore[arg-type]  # it is one or the other
+        is_struct = isinstance(reply, type) and issubclass(reply, msgspec.Struct)
         self.router.add_api_route(
             path,
             endpoint,
@@ -63,8 +69,8 @@ class Routes:
             name=answer.__name__,
             tags=[contract],
             description=answer.__doc__,
-            response_model=reply,
-            responses=ANSWERS,
+            response_model=None if is_struct else reply,
+            responses=ANSWERS | ({200: _described(reply)} if is_struct else {}),
             openapi_extra={"requestBody": {"required": True, "content": {"application/json": body}}},
         )
 
@@ -76,12 +82,18 @@ class Routes:
             route["responses"]["200"]["content"]["application/json"]["example"] = answered
 
 
-def inline_schema(model: type[BaseModel]) -> dict[str, Any]:
+def _described(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """For OpenAPI, a successful answer of that type, which FastAPI does not know."""
+    schema = inline_schema(struct)
+    return {"description": "Successful Response", "content": {"application/json": {"schema": schema}}}
+
+
+def inline_schema(model: type[BaseModel] | type[msgspec.Struct]) -> dict[str, Any]:
     """The model's JSON schema with its definitions put where they are referred to.
 
     The body is read by us, for its limits, and so FastAPI does not collect the definitions itself.
     """
-    schema = model.model_json_schema()
+    schema = model.model_json_schema() if issubclass(model, BaseModel) else msgspec.json.schema(model)
     definitions = schema.pop("$defs", {})
 
     def resolve(node: Any) -> Any:

@@ -132,7 +132,7 @@ def test_a_service_that_is_full_says_so_and_serves_on_when_it_is_not(
     with connect(redis_server.url) as connection:
         url = str(service.facts(Streams(connection, "full"))["url"])
     # Long enough to be served in a thread: a short request would hold up the service itself.
-    body = {"items": [{"prompt": str(gate), "response": "r", "metadata": {"padding": "x" * 20_000}}]}
+    body = {"items": [{"prompt": str(gate), "response": "r", "metadata": {"padding": "x" * 200_000}}]}
     answers: list[httpx.Response] = []
 
     def ask() -> None:

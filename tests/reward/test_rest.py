@@ -89,12 +89,12 @@ def test_an_unknown_scorer_is_refused_with_a_suggestion(client: httpx.Client) ->
 @pytest.mark.parametrize(
     ("bad", "field", "message"),
     [
-        ({}, "response", "Field required"),
-        ({"response": 5}, "response", "valid string"),
-        ({"response": None}, "response", "valid string"),
-        ({"response": "r", "ground_truth": 18}, "ground_truth", "valid string"),
-        ({"response": "r", "metadata": []}, "metadata", "object"),
-        ({"response": "r", "answer": "18"}, "answer", "not permitted"),
+        ({}, "response", "missing required field"),
+        ({"response": 5}, "response", "Expected `str`, got `int`"),
+        ({"response": None}, "response", "Expected `str`, got `null`"),
+        ({"response": "r", "ground_truth": 18}, "ground_truth", "Expected `str | null`, got `int`"),
+        ({"response": "r", "metadata": []}, "metadata", "Expected `object`, got `array`"),
+        ({"response": "r", "answer": "18"}, "answer", "unknown field"),
     ],
 )
 def test_a_malformed_item_is_named_with_its_field(
@@ -119,6 +119,7 @@ def test_a_malformed_item_is_named_with_its_field(
         b'{"items": [{"response": "\\ud800"}]}',
         b'{"items": [{"response": "\xff"}]}',
         b'{"items": ' + b"[" * 5000,
+        b'{"items": [{"response": "r", "metadata": {"deep": ' + b"[" * 5000,
     ],
 )
 def test_a_body_that_is_no_request_is_refused(client: httpx.Client, body: bytes) -> None:
@@ -128,7 +129,10 @@ def test_a_body_that_is_no_request_is_refused(client: httpx.Client, body: bytes)
 
 
 def test_many_problems_are_not_all_listed(client: httpx.Client) -> None:
-    assert len(score(client, [{}] * 50).json()["detail"]) == 20
+    long = score(client, [{"response": "r", "prompt": "x" * 5001}] * 3)
+    assert [problem["item"] for problem in long.json()["detail"]] == [0, 1, 2]
+    many = client.post("/get_reward", json={"query": [1] * 50, "prompts": [], "labels": []})
+    assert (many.status_code, len(many.json()["detail"])) == (422, 20)
 
 
 def test_unicode_comes_through(client: httpx.Client) -> None:

@@ -21,9 +21,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 def rule(name: str, response: str, ground_truth: str | None, tags: Tags | None = None) -> float:
     config = parse_scorer(name, 1.0, tags or Tags())
-    return RULES[name].function(
-        ScoreItem.model_construct(response=response, ground_truth=ground_truth), config
-    )
+    return RULES[name].function(ScoreItem(response=response, ground_truth=ground_truth), config)
 
 
 def gsm8k_reward_fn(response: str, ground_truth: str | None, tags: Tags) -> float:

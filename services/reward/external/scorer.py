@@ -21,6 +21,7 @@ class ExternalScorer:
     """A `Scorer` whose numbers come from a server. Nothing that goes wrong there becomes a number here."""
 
     kind: Kind = "external"
+    waits = True
 
     def __init__(self, name: str, config: ExternalConfig, token: str | None) -> None:
         self.name = name

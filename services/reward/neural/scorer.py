@@ -31,6 +31,7 @@ class NeuralScorer:
     """A `Scorer` whose numbers come from a reward model in this process."""
 
     kind: Kind = "neural"
+    waits = True
 
     def __init__(self, name: str, config: NeuralConfig) -> None:
         """Raises:

@@ -18,6 +18,7 @@ PREPARE = f"{__name__}:prepare"
 
 class PluginScorer:
     kind: Kind = "plugin"
+    waits = True
 
     def __init__(self, name: str, config: PluginConfig, pool: Pool) -> None:
         """Raises:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from services.reward.plugin.config import PluginConfig, Signature
 from services.reward.plugin.signatures import Call, for_item
@@ -49,7 +50,7 @@ def test_trl_async_and_none() -> None:
 
     with pytest.raises(Unscorable, match="gave None"):
         score(slow, "trl")
-    assert score(slow, "trl", ITEM.model_copy(update={"metadata": {"level": 1}})) == 1.0
+    assert score(slow, "trl", replace(ITEM, metadata={"level": 1})) == 1.0
 
 
 def test_trl_a_function_that_needs_token_ids_fails_instead_of_counting_none() -> None:
@@ -75,7 +76,7 @@ def test_verl_async_with_extra_info_of_its_own() -> None:
         return extra_info == {"split": "train"} and data_source == "a/b"
 
     metadata = {"data_source": "a/b", "extra_info": {"split": "train"}}
-    assert score(compute_score, "verl", ITEM.model_copy(update={"metadata": metadata})) == 1.0
+    assert score(compute_score, "verl", replace(ITEM, metadata=metadata)) == 1.0
 
 
 def test_areal_with_its_answer() -> None:

@@ -22,9 +22,7 @@ def ask(
     metadata: dict[str, Any] | None = None,
     **parameters: Any,
 ) -> float:
-    item = ScoreItem.model_construct(
-        prompt="", response=response, ground_truth=ground_truth, metadata=metadata or {}
-    )
+    item = ScoreItem(prompt="", response=response, ground_truth=ground_truth, metadata=metadata or {})
     return RULES[name].function(item, configure(name, **parameters))
 
 

@@ -102,10 +102,7 @@ def test_what_hangs_or_blows_up_costs_its_own_deadline_only(core: ScoringCore, r
 @settings(max_examples=40, deadline=None, database=None)
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=20).map("".join), max_size=8))
 def test_any_text_leaves_the_pool_in_order(core: ScoringCore, texts: list[str]) -> None:
-    items = [
-        ScoreItem.model_construct(id=None, prompt="", response=t, ground_truth="2", metadata={})
-        for t in texts
-    ]
+    items = [ScoreItem(response=t, ground_truth="2") for t in texts]
     probe = ScoreItem(response=r"\boxed{2}", ground_truth="2")
     *results, last = core.score([*items, probe])
     assert last.components["math_verify"] == 1
