@@ -1,4 +1,4 @@
-"""Waiting for a Redis that does not answer."""
+"""Waiting for a Redis that does not answer, or cannot write."""
 
 import logging
 import time
@@ -11,10 +11,19 @@ T = TypeVar("T")
 log = logging.getLogger("rollstream.redis")
 
 _PAUSE_SECONDS = 0.5
+_CANNOT_WRITE = ("OOM", "MISCONF", "READONLY", "MASTERDOWN")
+"""Answers of a Redis that is full, whose disk is, or that has become a replica: also inside a script's."""
+
+
+def is_outage(error: redis.RedisError) -> bool:
+    """Whether the step that failed may succeed later, unchanged."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        return True
+    return any(word in str(error) for word in _CANNOT_WRITE)
 
 
 def insist(step: Callable[[], T], patience: float, on_failure: Callable[[], None]) -> T:
-    """The result of `step`, tried again while Redis does not answer. Only for steps that may be repeated.
+    """The result of `step`, tried again while Redis cannot be used. Only for steps that may be repeated.
 
     Args:
         patience: seconds after which the outage is final.
@@ -27,11 +36,13 @@ def insist(step: Callable[[], T], patience: float, on_failure: Callable[[], None
     while True:
         try:
             return step()
-        except (redis.ConnectionError, redis.TimeoutError) as error:
+        except redis.RedisError as error:
+            if not is_outage(error):
+                raise
             on_failure()
             if time.monotonic() > deadline:
                 raise ValueError(f"Redis has not answered for {patience:.0f} s: {error}") from error
             if not told:
-                log.warning("Redis does not answer (%s); waiting for it", error)
+                log.warning("Redis cannot be used (%s); waiting for it", error)
                 told = True
             time.sleep(_PAUSE_SECONDS)

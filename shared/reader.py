@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 
+from shared.losses import make_anew, report_loss
 from shared.stream import GROUPS, MAX_DELIVERIES, Entry, QueueLost, StreamName, Streams, parse_entry
 
 
@@ -48,7 +49,7 @@ class Reader:
             if "NOGROUP" not in str(error) and "UNBLOCKED" not in str(error):
                 raise
             # Only its own: each reader has to see for itself that its stream was lost.
-            self.streams.ensure_groups([self.source])
+            make_anew(self.streams, self.source)
             self._held.clear()
             raise QueueLost(f"stream {self.source!r} of run {self.streams.run!r} had vanished") from error
         entries = [parse_entry(item) for _, items in reply or [] for item in items]
@@ -75,6 +76,7 @@ class Reader:
                 streams.event(
                     "lost", self.consumer, f"entry {entry_id} of {self.source} was deleted by someone"
                 )
+                report_loss(streams)
                 continue
             entry = dataclasses.replace(parse_entry(found[0]), deliveries=item["times_delivered"])
             if item["times_delivered"] > MAX_DELIVERIES:

@@ -7,6 +7,9 @@ local epoch = redis.call('GET', KEYS[1])
 if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
   return redis.error_reply('FENCED by learner epoch ' .. epoch)
 end
+if not epoch or tonumber(epoch) < tonumber(ARGV[1]) then -- Redis has lost it
+  redis.call('SET', KEYS[1], ARGV[1])
+end
 """
 
 # KEYS: epoch. Redis 6.2 replicates a script's effects, so the clock may be read.

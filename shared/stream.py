@@ -223,11 +223,11 @@ class Streams:
         return moved
 
     def event(self, kind: str, service: str, text: str) -> None:
-        """Tell people, if Redis is there. Events are the only stream that is trimmed."""
+        """Tell people, if Redis can. Events are the only stream that is trimmed."""
         fields: Any = {"kind": kind, "at": f"{time.time():.3f}", "service": service, "text": text}
         try:
             self.client.xadd(self.key("events"), fields, maxlen=EVENTS_KEPT, approximate=True)
-        except (redis.ConnectionError, redis.TimeoutError) as error:
+        except redis.RedisError as error:
             log.warning("event not posted (%s): %s %s", error, kind, text[:200])
 
     def claim_from_the_dead(self, source: StreamName, consumer: str, alive: set[str]) -> int:

@@ -11,23 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from services.learner.data.prompts import PromptSource
 from services.learner.dead_groups import DeadGroups
+from services.learner.queues import Queues
 from services.learner.validation import decode_experience
-from shared.codec import MalformedEntry, encode
+from shared.codec import MalformedEntry
 from shared.experience import Group, Prompt
 from shared.losses import LossWatch
-from shared.outage import insist
-from shared.reader import Reader
 from shared.stream import Entry, QueueLost, Streams
 
-_APPENDED_AT_ONCE = 256
-"""Redis serves nobody else during a script."""
-
-T = TypeVar("T")
 log = logging.getLogger("rollstream.feed")
 
 
@@ -52,17 +46,22 @@ class Feed:
         total_groups: int,
         timeout: float,
         while_waiting: Callable[[], None],
+        digest_of: Callable[[int], str | None] = lambda version: None,
     ) -> None:
+        """
+        Args:
+            digest_of: of the weights published as a version, where they are known.
+        """
         self._streams = streams
         self._source = source
-        self._learner_epoch = learner_epoch
+        self._queues = Queues(streams, learner_epoch, timeout)
         self._vocabulary = vocabulary
         self._groups_per_step = groups_per_step
         self._credits = (max_staleness + 1) * groups_per_step
         self._total_groups = total_groups
         self._timeout = timeout
         self._while_waiting = while_waiting
-        self._reader = Reader(streams, "experiences", "learner")
+        self._digest_of = digest_of
         self._issued: dict[str, tuple[Prompt, int]] = {}  # id -> prompt and position, in order of issue
         self._awaited: dict[str, Prompt] = {}  # evaluation prompts
         self._arrived: dict[str, Arrival] = {}
@@ -100,7 +99,7 @@ class Feed:
     def issue(self, version: int) -> None:
         """Issue prompts until the credits or the prompts that the run still needs are used up."""
         self._version = version
-        self._insist(self._notice_dead)
+        self._queues.insist(self._notice_dead)
         new: list[Prompt] = []
         while (
             len(self._issued) < self._credits
@@ -118,7 +117,7 @@ class Feed:
                 continue
             self._issued[prompt.id] = (prompt, position)
             new.append(prompt)
-        self._append(new)
+        self._queues.append(new)
 
     def take(self, version: int) -> list[Group]:
         """The next batch, in order of issue; waits until all of it has arrived.
@@ -155,13 +154,13 @@ class Feed:
         """Acknowledge everything consumed so far. Only after the checkpoint that holds its effect."""
         self._release(self._consumed)
         self._consumed = []
-        self._insist(self._dead.release)
+        self._queues.insist(self._dead.release)
 
     def confirm_ownership(self) -> None:
         """Raises:
         Fenced: a newer learner owns the run, so nothing of this one may be written any more.
         """
-        self._free([], [])
+        self._queues.free([], [])
 
     def evaluate(self, prompts: Sequence[Prompt], version: int) -> list[Group]:
         """Send prompts through the services and wait for their scored groups, which are never trained on.
@@ -170,14 +169,14 @@ class Feed:
         """
         self._version = version
         self._awaited = {prompt.id: prompt for prompt in prompts}
-        self._append(prompts)
+        self._queues.append(prompts)
         done: list[Arrival] = []
         deadline = time.monotonic() + self._timeout
         while self._awaited:
             if self._receive():
                 deadline = time.monotonic() + self._timeout
             self._check_progress(deadline)
-            self._insist(self._notice_dead)
+            self._queues.insist(self._notice_dead)
             ready = [self._arrived.pop(id) for id in list(self._awaited) if id in self._arrived]
             for arrival in ready:
                 del self._awaited[arrival.group.prompt.id]
@@ -185,38 +184,16 @@ class Feed:
             done += ready
         return [arrival.group for arrival in done]
 
-    def _append(self, prompts: Sequence[Prompt]) -> int:
-        """Returns how many were not in flight already."""
-        appended = 0
-        for start in range(0, len(prompts), _APPENDED_AT_ONCE):
-            entries = [(p.fields(), encode(p)) for p in prompts[start : start + _APPENDED_AT_ONCE]]
-            appended += self._insist(partial(self._streams.append_prompts, entries, self._learner_epoch))
-        return appended
-
     def _release(self, arrivals: Sequence[Arrival]) -> None:
         entries = [arrival.entry for arrival in arrivals]
-        self._free(entries, [entry.id for entry in entries])
-        for entry in entries:
-            self._reader.done(entry)
-
-    def _free(self, entries: Sequence[Entry], ids: Sequence[str]) -> None:
-        self._insist(lambda: self._streams.release(entries, ids, self._learner_epoch))
-
-    def _issue_again(self, prompts: Sequence[Prompt]) -> None:
-        """Under the ids they have: whatever else comes back for them is dropped as a duplicate."""
-        self._free([], [prompt.id for prompt in prompts])
-        self._append(prompts)
-
-    def _insist(self, step: Callable[[], T]) -> T:
-        """The result of a step that may be repeated, however long Redis stays away within the timeout."""
-        return insist(step, self._timeout, self._reader.sweep_now)
+        self._queues.free(entries, [entry.id for entry in entries])
 
     def _receive(self) -> int:
         """Read what has come and return how many groups were new. Waits a moment when there is nothing."""
-        self._insist(self._while_waiting)
+        self._queues.insist(self._while_waiting)
         self._make_losses_good()
         try:
-            entries = self._insist(lambda: self._reader.read(count=64, block_ms=200))
+            entries = self._queues.read()
         except QueueLost:
             self._losses.look_now()
             return 0
@@ -226,15 +203,15 @@ class Feed:
         """Issue again what Redis may have lost. After a mere restart that is only what is not in flight any
         more, because Redis came back with an older state.
         """
-        loss = self._insist(self._losses.look)
+        loss = self._queues.insist(self._losses.look)
         if loss is None:
             return
         wanted = [*(prompt for prompt, _ in self._issued.values()), *self._awaited.values()]
         missing = [prompt for prompt in wanted if prompt.id not in self._arrived]
         if loss == "restart":
-            again = self._append(missing)
+            again = self._queues.append(missing)
         else:
-            self._issue_again(missing)
+            self._queues.append_again(missing)
             again = len(missing)
         text = f"Redis: {loss}; {again} prompts are issued again"
         log.warning(text)
@@ -247,31 +224,25 @@ class Feed:
         if not wanted or already:
             # Trained before the last restart, or delivered twice: acknowledged without a second effect.
             self.counts["duplicates"] += 1
-            self._free([entry], [] if already else [id])
-            self._reader.done(entry)
+            self._queues.free([entry], [] if already else [id])
             return False
         try:
             group = decode_experience(entry, self._vocabulary)
         except MalformedEntry as error:
-            cause = str(error)
-            self._insist(
-                lambda: self._streams.dead_letter(entry, "experiences", "learner", cause, attempts=1)
-            )
-            self._reader.done(entry)
+            self._queues.bury(entry, str(error))
             return False
         prompt = self._issued[id][0] if id in self._issued else self._awaited[id]
         if group.prompt.issued_version < prompt.issued_version:
             # A copy of the time before it died and was handed back: too stale, and the new one is on its way.
             self.counts["duplicates"] += 1
-            self._free([entry], [])
-            self._reader.done(entry)
+            self._queues.free([entry], [])
             return False
-        if group.max_version > self._version:
+        diverged = self._digest_of(group.max_version) not in (None, group.weights_digest)
+        if group.max_version > self._version or diverged:
             # A server still served what a learner before this one had published.
-            log.warning("id=%s is of version %d, not trained yet: issued again", id, group.max_version)
-            self._free([entry], [id])
-            self._reader.done(entry)
-            self._append([prompt])
+            log.warning("id=%s is of other weights of version %d: issued again", id, group.max_version)
+            self._queues.free([entry], [id])
+            self._queues.append([prompt])
             return False
         self._arrived[id] = Arrival(entry, group)
         self._deaths_in_a_row = 0
@@ -282,7 +253,7 @@ class Feed:
         people want back. Repeatable: what is in hand when Redis fails is read again.
         """
         for entry in self._dead.letters():
-            self._streams.release([], [entry.id], self._learner_epoch)
+            self._queues.free([], [entry.id])
             self.counts[f"dead at {entry.fields.get('stage')}"] += 1
             wanted = entry.id in self._issued or self._awaited.pop(entry.id, None) is not None
             if entry.id in self._issued:
@@ -296,7 +267,7 @@ class Feed:
                 )
         for id in self._dead.requests():
             if id in self._issued and id not in self._arrived:  # handed back before its death was noticed
-                self._issue_again([self._issued[id][0]])
+                self._queues.append_again([self._issued[id][0]])
             else:
                 log.warning("id=%s was handed back, but is not dead in the book: left alone", id)
         self.counts["dead"] = self._dead.count

@@ -16,6 +16,7 @@ from services.rollout.metrics import RolloutMetrics
 from services.rollout.weight_store import WeightStore
 from shared.codec import MalformedEntry, decode_prompt, encode, intact_payload
 from shared.experience import Completion, Group, Prompt
+from shared.outage import is_outage
 from shared.reader import Reader
 from shared.stream import Entry, QueueLost, Streams
 from shared.workers import alive_ids
@@ -229,6 +230,8 @@ class StreamWorker:
         while True:
             try:
                 return await asyncio.to_thread(step)
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                log.warning("Redis does not answer, trying again: %s", error)
+            except redis.RedisError as error:
+                if not is_outage(error):
+                    raise
+                log.warning("Redis cannot be used, trying again: %s", error)
                 await asyncio.sleep(_OUTAGE_SECONDS)

@@ -1,6 +1,7 @@
 """Redis killed, emptied, robbed of a stream: a synchronous run must not show it."""
 
 import signal
+import time
 
 from tests.chaos.audit import audit, weights_of
 from tests.chaos.conftest import Begin
@@ -39,3 +40,36 @@ def test_what_an_emptied_redis_has_lost_is_issued_again(
     pipeline.finish()
     audit(pipeline, steps)
     assert pipeline.deaths == [("learner", -9)] and weights_of(pipeline.run) == undisturbed
+
+
+def test_a_redis_that_comes_back_with_an_older_file_loses_nothing(
+    begin: Begin, steps: int, undisturbed: dict[str, str]
+) -> None:
+    """As a replica does that was promoted before it had the newest writes."""
+    pipeline = begin()
+    for step in (3, 7):
+        pipeline.wait_for_step(step - 1)
+        file = pipeline.folder / "appendonly.aof"
+        older = file.read_bytes()
+        pipeline.wait_for_step(step)
+        pipeline.redis.kill()
+        file.rename(pipeline.folder / f"before-{step}.aof")
+        file.write_bytes(older)
+        pipeline.redis.start()
+    pipeline.finish()
+    audit(pipeline, steps)
+    assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
+
+
+def test_a_full_redis_makes_everybody_wait_until_there_is_room(
+    begin: Begin, steps: int, undisturbed: dict[str, str]
+) -> None:
+    pipeline = begin()
+    for step in (2, 5):
+        pipeline.wait_for_step(step)
+        pipeline.client.config_set("maxmemory", 1)
+        time.sleep(2.5)  # workers cannot renew their heartbeats and pass for dead
+        pipeline.client.config_set("maxmemory", 0)
+    pipeline.finish()
+    audit(pipeline, steps)
+    assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed

@@ -1,0 +1,61 @@
+"""Data that Redis has lost: noticed by whoever reads the stream, made good by the learner, who issues again.
+
+A reader that finds its stream gone makes it anew and leaves a mark. The learner compares the mark, and the
+identity of the Redis process, with what it saw before: a process that was restarted, or replaced by its
+replica, may have gone back in time without a trace on any stream.
+"""
+
+import time
+import uuid
+from typing import Any, Literal
+
+import redis
+
+from shared.stream import GROUPS, StreamName, Streams
+
+_LOOK_SECONDS = 1.0
+
+Loss = Literal["restart", "loss"]
+
+
+def make_anew(streams: Streams, stream: StreamName) -> None:
+    """Create a stream that has vanished, and report it, unless somebody else was first."""
+    try:
+        streams.client.xgroup_create(streams.key(stream), GROUPS[stream], id="0", mkstream=True)
+    except redis.ResponseError as error:
+        if "BUSYGROUP" not in str(error):
+            raise
+    else:
+        report_loss(streams)
+
+
+def report_loss(streams: Streams) -> None:
+    """Tell the learner that entries are gone for which it may be waiting."""
+    streams.client.set(streams.key("lost"), uuid.uuid4().hex)
+
+
+class LossWatch:
+    """What the learner has seen of Redis, to tell whether data may be missing since."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._seen: tuple[str, Any] | None = None
+        self._next_look = 0.0
+
+    def look(self) -> Loss | None:
+        """What has come to light since the last look; at most one look a second is a real one."""
+        if time.monotonic() < self._next_look:
+            return None
+        process: str = self._streams.client.info("server")["run_id"]
+        found = process, self._streams.client.get(self._streams.key("lost"))
+        before, self._seen = self._seen, found
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        if before is None:
+            return None
+        if found[1] is not None and found[1] != before[1]:
+            return "loss"
+        return "restart" if process != before[0] else None
+
+    def look_now(self) -> None:
+        """Let the next look be a real one."""
+        self._next_look = 0.0
