@@ -51,13 +51,21 @@ return count
 """
 )
 
-# KEYS: source, target. ARGV: group, entry id, field, value, ...
+# KEYS: source, target. ARGV: group, then for each entry: its id, count, field, value, ... of its successor.
 # Acknowledging first also lets the move through at maxmemory, where only a script's first write is checked.
 FORWARD = """
-if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
-redis.call('XDEL', KEYS[1], ARGV[2])
-redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))
-return 1
+local moved, i = {}, 2
+while i < #ARGV do
+  local last = i + 1 + tonumber(ARGV[i + 1])
+  local mine = redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
+  if mine == 1 then
+    redis.call('XDEL', KEYS[1], ARGV[i])
+    redis.call('XADD', KEYS[2], '*', unpack(ARGV, i + 2, last))
+  end
+  moved[#moved + 1] = mine
+  i = last + 1
+end
+return moved
 """
 
 # KEYS: dead, requeue. ARGV: entry id of the letter, prompt id

@@ -7,7 +7,6 @@ reply:
 * an entry moves to the next stream only if its acknowledgement here succeeds, in one script (`forward`), so
   of two workers that hold the same entry exactly one delivers;
 * what a reader was given but never saw is found again in its pending list (`shared.reader`).
-
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ import logging
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import redis
 
@@ -67,12 +66,8 @@ class Entry:
         return self.fields.get("id", "")
 
 
-class Move(NamedTuple):
-    """An entry to be forwarded, and what takes its place on the next stream."""
-
-    entry: Entry
-    fields: Mapping[str, Any]
-    payload: bytes
+Move = tuple[Entry, Mapping[str, Any], bytes]
+"""An entry to be forwarded, and what takes its place: readable fields and payload."""
 
 
 def connect(url: str, timeout: float = 10.0) -> "redis.Redis":
@@ -193,11 +188,9 @@ class Streams:
     def forward(self, entry: Entry, source: StreamName, target: StreamName, fields: Mapping[str, Any],
                 payload: bytes) -> bool:  # fmt: skip
         """Replace `entry` of `source` by a new entry of `target`. False if somebody already had."""
-        return self.forward_all([Move(entry, fields, payload)], source, target)[0]
+        return self.forward_all([(entry, fields, payload)], source, target)[0]
 
-    def forward_all(
-        self, moves: Sequence[Move], source: StreamName, target: StreamName | Literal["dead"]
-    ) -> list[bool]:
+    def forward_all(self, moves: Sequence[Move], source: StreamName, target: str) -> list[bool]:
         """Several in one step, which is cheaper than one by one. For each, what `forward` would return."""
         arguments: list[Any] = [GROUPS[source]]
         for entry, fields, payload in moves:
@@ -217,7 +210,7 @@ class Streams:
                   "at": f"{time.time():.3f}", "stream": source, "by": by or stage}  # fmt: skip
         if "checksum" in entry.fields:
             fields["checksum"] = entry.fields["checksum"]  # as its writer had it
-        (moved,) = self.forward_all([Move(entry, fields, entry.payload)], source, "dead")
+        (moved,) = self.forward_all([(entry, fields, entry.payload)], source, "dead")
         if moved:
             self.event("dead", stage, f"{entry.id}: {cause[:300]}")
         return moved
