@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from services.console.dead_cli import dead_app
 from services.console.options import OVERRIDES, TAKES_OVERRIDES, OrRunFile, RunFile, RunName
 
 app = typer.Typer(
@@ -13,6 +14,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(dead_app, name="dead")
 DEMO = Path("configs/demo.toml")
 
 
@@ -131,6 +133,36 @@ def peek(
 
     with opened(run, config, context.args) as found:
         print_views(read(found.streams, stream, count) or [f"stream {stream} is empty"])
+
+
+@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+def workers(context: typer.Context, run: RunName = None, config: OrRunFile = None) -> None:
+    """Every process of a run, and dead ones that hold work: state, weights, heartbeat, what it has done."""
+    from services.console.runs import opened
+    from services.console.screen import print_legend, print_views
+    from services.console.workers import LEGEND, read_workers, workers_table
+
+    with opened(run, config, context.args) as found:
+        print_views([found.streams.run, workers_table(read_workers(found.streams))])
+    print_legend(LEGEND)
+
+
+@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+def trace(
+    context: typer.Context,
+    id: Annotated[str, typer.Argument(help="Id of the prompt, as in logs, `peek` and `dead list`.")],
+    run: RunName = None,
+    config: OrRunFile = None,
+) -> None:
+    """One prompt through every hop: where it is, and when who did what to it, under which version."""
+    from services.console.runs import opened
+    from services.console.screen import print_views
+    from services.console.trace import trace as read
+    from services.console.trace import trace_table
+
+    with opened(run, config, context.args) as found:
+        places, moments = read(found.streams, id, found.folder)
+    print_views([f"{id}: {'; '.join(places)}", trace_table(moments)])
 
 
 @app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)

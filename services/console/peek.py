@@ -1,15 +1,16 @@
 """Stream entries as a person reads them."""
 
-import time
 from collections.abc import Iterator
 
 from rich.console import Group as Lines
 from rich.panel import Panel
 from rich.text import Text
 
-from shared.codec import MalformedEntry, decode_group, decode_prompt
+from services.console.passage import passage
+from services.console.screen import clock
+from shared.codec import MalformedEntry, decode_group, decode_prompt, intact_payload
 from shared.experience import Completion, Group, Prompt
-from shared.stream import STREAMS, Entry, Streams
+from shared.stream import STREAMS, Entry, Streams, seconds_of
 
 PEEKABLE = (*STREAMS, "dead", "events")
 
@@ -22,35 +23,44 @@ def peek(streams: Streams, name: str, count: int) -> list[Panel | Text]:
     """
     if name not in PEEKABLE:
         raise ValueError(f"there is no stream {name!r}; the streams are {', '.join(PEEKABLE)}")
-    return [_event(entry) if name == "events" else _panel(name, entry) for entry in streams.tail(name, count)]
+    return [
+        _event(entry) if name == "events" else entry_panel(name, entry) for entry in streams.tail(name, count)
+    ]
 
 
 def _event(entry: Entry) -> Text:
     fields = entry.fields
     return Text.assemble(
-        (_clock(float(fields["at"])), "dim"),
+        (clock(float(fields["at"])), "dim"),
         (f" {fields['service']:<8} ", "cyan"),
         (f"{fields['kind']:<10} ", "bold"),
         fields["text"],
     )
 
 
-def _panel(name: str, entry: Entry) -> Panel:
-    source = entry.fields.get("stream", "") if name == "dead" else name
-    lines = list(_lines(source, entry))
-    if name == "dead":
-        cause = f"{entry.fields['stage']}, attempt {entry.fields['attempts']}: {entry.fields['cause']}"
-        lines.insert(0, Text(cause, style="red"))
-    at = int(entry.entry_id.split("-")[0]) / 1000
-    return Panel(Lines(*lines), title=f"{name} {entry.id} at {_clock(at)}", title_align="left")
+def entry_panel(name: str, entry: Entry) -> Panel:
+    """An entry whole and decoded; of a dead letter also why it died and the way it came."""
+    lines = list(_letter_lines(entry) if name == "dead" else _lines(name, entry))
+    at = clock(seconds_of(entry.entry_id))
+    return Panel(Lines(*lines), title=f"{name} {entry.id or entry.entry_id} at {at}", title_align="left")
+
+
+def _letter_lines(letter: Entry) -> Iterator[Text]:
+    fields = letter.fields
+    cause = f"{fields.get('stage')}, attempt {fields.get('attempts')}: {fields.get('cause')}"
+    yield Text(cause, style="red")
+    for moment in passage(fields):
+        yield Text(f"{clock(moment.at, digits=3)} {moment.where:<8} {moment.text}", style="dim")
+    yield Text(f"{clock(seconds_of(letter.entry_id), digits=3)} given up by {fields.get('by')}", style="dim")
+    yield from _lines(fields.get("stream", ""), letter)
 
 
 def _lines(stream: str, entry: Entry) -> Iterator[Text]:
     try:
         if stream == "prompts":
-            yield from _prompt_lines(decode_prompt(entry.payload))
+            yield from _prompt_lines(decode_prompt(intact_payload(entry)))
         else:
-            yield from _group_lines(decode_group(entry.payload))
+            yield from _group_lines(decode_group(intact_payload(entry)))
     except MalformedEntry as error:
         yield Text(f"the payload cannot be read: {error}", style="red")
 
@@ -73,6 +83,8 @@ def _group_lines(group: Group) -> Iterator[Text]:
     yield Text(f"by {group.worker}, weights {group.weights_digest[:12]}", style="dim")
     for completion in group.completions:
         yield _completion_line(completion)
+    for cause in group.failed:
+        yield Text(f"a completion is missing: {cause}", style="red")
 
 
 def _completion_line(completion: Completion) -> Text:
@@ -86,7 +98,3 @@ def _completion_line(completion: Completion) -> Text:
         f"  {len(completion.token_ids)} tokens, {completion.finish_reason}, version {versions} {components}"
     )
     return Text.assemble(score, "  ", completion.text, (facts.rstrip(), "dim"))
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))

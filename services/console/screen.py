@@ -29,6 +29,12 @@ def print_views(views: Sequence[RenderableType]) -> None:
         console.print(view)
 
 
+def clock(at: float, digits: int = 0) -> str:
+    """The local time of day, with so many digits of a second."""
+    fraction = f"{at % 1:.{digits}f}"[1:] if digits else ""
+    return time.strftime("%H:%M:%S", time.localtime(at)) + fraction
+
+
 def print_legend(text: str) -> None:
     """What the columns above mean."""
     Console(highlight=False).print(f"\n{text}", style="dim", markup=False)

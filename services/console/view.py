@@ -9,10 +9,12 @@ from rich.table import Table
 
 from services.console.progress import Progress
 from services.console.queues import queue_table
+from services.console.workers import work_of
 from shared.heldout import solved_shares
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 40
+WORK = ("groups_in_flight", "tokens_generated", "groups_scored", "in_flight", "credits")
 LEGEND = (
     "version: updates that the weights have seen; servers behind the learner get no new prompts. "
     "work: what each process has done since its start and holds now. reward, KL, tokens/s, staleness: of the "
@@ -45,7 +47,7 @@ def worker_table(progress: Progress) -> Table:
     table = Table("worker", "version", "state", "work", box=None, pad_edge=False)
     for worker in progress.workers:
         version, state = worker.get("version"), worker.get("state", "")
-        table.add_row(worker["id"], "-" if version is None else str(version), state, _work(worker))
+        table.add_row(worker["id"], "-" if version is None else str(version), state, work_of(worker, WORK))
     return table
 
 
@@ -66,11 +68,6 @@ def _training(progress: Progress) -> Table:
     mean, highest = _number(step, "staleness/mean"), _number(step, "staleness/max")
     table.add_row("staleness", mean, f"mean, {highest} at most")
     return table
-
-
-def _work(worker: Mapping[str, object]) -> str:
-    names = ("groups_in_flight", "tokens_generated", "groups_scored", "in_flight", "credits")
-    return ", ".join(f"{worker[name]} {name.replace('_', ' ')}" for name in names if name in worker)
 
 
 def sparkline(values: Iterable[float]) -> str:

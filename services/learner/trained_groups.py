@@ -6,7 +6,7 @@ from pathlib import Path
 from shared.stream import CARRIED, MOMENTS, Entry, seconds_of
 from shared.telemetry import JsonLines, keep_lines
 
-_TOLD = CARRIED | {"id", "tokens", "min_version", "max_version", "reward_mean"}
+_TOLD = CARRIED | {"id", "reward_mean"}
 
 
 class TrainedGroups:

@@ -7,35 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from services.console import cli
 from shared.codec import encode
 from shared.stream import Streams
 from tests.console.entries import a_prompt
+from tests.console.looking import call, url_of
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("up", "demo", "config", "status", "queues", "peek", "completions")
+COMMANDS = ("up", "demo", "config", "status", "queues", "peek", "completions", "workers", "trace")
+DEAD = ("list", "show", "requeue", "drop")
 
 
 @pytest.fixture
 def run_file(tmp_path: Path, streams: Streams) -> Path:
     """A config file of the run that `streams` belongs to."""
-    host = streams.client.connection_pool.connection_kwargs
     path = tmp_path / "run.toml"
     path.write_text(
         f"[run]\nname = '{streams.run}'\n[model]\npath = '{tmp_path}'\n"
-        f"[redis]\nurl = 'redis://127.0.0.1:{host['port']}/0'\n"
+        f"[redis]\nurl = '{url_of(streams)}'\n"
         "[learner]\nprompts = 'train.jsonl'\n"
     )
     return path
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit status of `rollstream` with these arguments."""
-    monkeypatch.setattr(sys, "argv", ["rollstream", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    code = ended.value.code
-    return code if isinstance(code, int) else 0
 
 
 def test_help_needs_no_heavy_import() -> None:
@@ -46,11 +37,11 @@ def test_help_needs_no_heavy_import() -> None:
     assert not {"torch", "vllm", "transformers", "fastapi", "redis", "pydantic", "matplotlib"} & set(loaded)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"dead {word}" for word in DEAD)])
 def test_every_command_explains_itself(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, command, "--help") == 0
+    assert call(monkeypatch, *command.split(), "--help") == 0
     assert "--table.key value" in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
 
 

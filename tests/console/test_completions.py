@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from services.console import completions
-from tests.console.test_cli import call
+from tests.console.looking import call
 
 
 def row(reward: float, text: str = "text", **changes: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,57 +17,13 @@ from shared.config import load_settings
 from shared.stream import Streams, connect
 from shared.workers import Heartbeat
 from tests.conftest import RedisServer, free_port
-from tests.console.test_cli import call
+from tests.console.looking import Look, save_run, url_of
 
 ROOT = Path(__file__).parents[2]
 LOOKS = ("status", "queues", "peek prompts")
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(runs.URL_VARIABLE, raising=False)
-    return tmp_path
-
-
-def save_run(name: str, url: str) -> Path:
-    folder = Path("runs") / name
-    folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(
-        f"[run]\nname = '{name}'\n[model]\npath = 'm'\n[redis]\nurl = '{url}'\n[learner]\nsteps = 3\n"
-    )
-    return folder
-
-
-def url_of(streams: Streams) -> str:
-    return f"redis://127.0.0.1:{streams.client.connection_pool.connection_kwargs['port']}/0"
-
-
-Look = Callable[..., str]
-
-
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Look:
-    """Calls the command, which must fail, and returns its one sentence."""
-
-    def look(*arguments: object) -> str:
-        assert call(monkeypatch, *arguments) == 2
-        output = capsys.readouterr()
-        assert not output.out and output.err.startswith("error: ") and output.err.count("\n") == 1
-        return output.err
-
-    return look
-
-
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Look:
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def look(*arguments: object) -> str:
-        assert call(monkeypatch, *arguments) == 0
-        return capsys.readouterr().out
-
-    return look
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture

@@ -1,0 +1,128 @@
+"""One prompt through every hop: where it is now, and what happened to it when."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import redis
+from rich.table import Table
+from rich.text import Text
+
+from services.console.passage import Moment, passage
+from services.console.screen import clock
+from shared.dead_letters import DeadLetters
+from shared.stream import GROUPS, MOMENTS, STREAMS, Entry, StreamName, Streams, seconds_of
+from shared.workers import alive_ids
+
+_PAGE = 100
+"""Entries read at once: each holds a whole group."""
+
+
+def trace(streams: Streams, id: str, folder: Path) -> tuple[list[str], list[Moment]]:
+    """Where a prompt is, and its moments in order of time.
+
+    Looks at the streams in the direction in which entries move, so that one that moves meanwhile is seen.
+
+    Args:
+    folder: of the run; what was trained is known only there.
+
+    Raises:
+    ValueError: nothing is known of the id.
+    """
+    places: list[str] = []
+    moments = set(_events(streams, id))
+    for name in STREAMS:
+        for entry in _entries(streams, name, id):
+            appended = entry.fields.get(MOMENTS[name], f"{seconds_of(entry.entry_id):.3f}")
+            moments.update(passage({**entry.fields, MOMENTS[name]: appended}))
+            places.append(_holder(streams, name, entry))
+    for letter in _letters(streams, id):
+        moments.update((*passage(letter.fields), _death(letter)))
+        places.append("dead: `rollstream dead show` has it whole, `rollstream dead requeue` hands it back")
+    if any(_entries(streams, "requeue", id)):
+        places.append(
+            "handed back: the learner issues it again, or has and will note it in its next checkpoint"
+        )
+    for row in _rows(folder / "groups.jsonl", id):
+        moments.update(passage({name: str(value) for name, value in row.items()}))
+        moments.add(Moment(row["at"], "learner", f"trained on in step {row['step']}"))
+        places.append(f"trained on in step {row['step']}")
+    if not places and streams.client.sismember(streams.key("inflight"), id):
+        places.append(
+            "in flight for the learner and on no stream: it moved just now, or Redis lost it and the learner "
+            "will issue it again"
+        )
+    if not places and not moments:
+        raise ValueError(
+            f"nothing is known of {id!r} in run {streams.run!r}: it is on no stream, did not die, "
+            f"and is not in {folder / 'groups.jsonl'} among those trained on"
+        )
+    return places or ["no longer in flight"], sorted(moments)
+
+
+def trace_table(moments: list[Moment]) -> Table:
+    table = Table("time", "after", "where", "what", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for moment in moments:
+        since = moment.at - moments[0].at
+        table.add_row(clock(moment.at, digits=3), f"{since:.3f} s", moment.where, Text(moment.text))
+    return table
+
+
+def _entries(streams: Streams, name: str, id: str) -> Iterator[Entry]:
+    cursor = "0"
+    while page := streams.after(name, cursor, _PAGE):
+        cursor = page[-1].entry_id
+        yield from (entry for entry in page if entry.id == id)
+
+
+def _letters(streams: Streams, id: str) -> list[Entry]:
+    return [letter for letter in DeadLetters(streams).all() if letter.id == id]
+
+
+def _holder(streams: Streams, name: StreamName, entry: Entry) -> str:
+    """Who holds an entry of a data stream, for how long, at which delivery."""
+    try:
+        found: Any = streams.client.xpending_range(
+            streams.key(name), GROUPS[name], entry.entry_id, entry.entry_id, 1
+        )
+    except redis.ResponseError as error:
+        if "NOGROUP" not in str(error):
+            raise
+        found = []
+    if not found:
+        return f"on {name}, taken by nobody yet"
+    (pending,) = found
+    consumer, idle = pending["consumer"].decode(), pending["time_since_delivered"] / 1000
+    place = f"on {name}, with {consumer} for {idle:.1f} s at delivery {pending['times_delivered']}"
+    if consumer in alive_ids(streams):
+        return place
+    return f"{place}; it is not alive, so another will take over"
+
+
+def _death(letter: Entry) -> Moment:
+    fields = letter.fields
+    text = f"given up by {fields.get('by')} at attempt {fields.get('attempts')}: {fields.get('cause')}"
+    return Moment(seconds_of(letter.entry_id), fields.get("stage", "?"), text)
+
+
+def _events(streams: Streams, id: str) -> Iterator[Moment]:
+    """Events about the id; of its deaths the letters tell more, while they are there."""
+    known = {letter.fields.get("cause", "")[:300] for letter in _letters(streams, id)}
+    cursor = "0"
+    while page := streams.after("events", cursor):
+        cursor = page[-1].entry_id
+        for event in page:
+            fields, said = event.fields, event.fields["text"].removeprefix(f"{id}: ")
+            if said != fields["text"] and not (fields["kind"] == "dead" and said in known):
+                yield Moment(seconds_of(event.entry_id), fields["service"], f"{fields['kind']}: {said}")
+
+
+def _rows(path: Path, id: str) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if id in line and (row := json.loads(line)).get("id") == id:
+                yield row

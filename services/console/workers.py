@@ -1,0 +1,101 @@
+"""Every process of a run: what its heartbeat tells, and which entries it holds."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from rich.table import Table
+
+from services.console.screen import clock
+from shared.stream import GROUPS, STREAMS, Streams, seconds_of
+from shared.workers import EXPIRY_SECONDS, list_workers
+
+LEGEND = (
+    "since: when it registered. beat: age of its heartbeat, which comes every 2 s; after 10 s it counts as "
+    "dead, and others take over what it holds. version, digest: of the weights it serves. holds: entries it "
+    "was given and has not finished. A server that is behind the learner gets no new prompts."
+)
+
+WORK = ("groups_in_flight", "groups_done", "tokens_generated", "groups_scored", "groups_buried",
+        "dead_lettered", "in_flight", "credits")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One process, alive by its heartbeat, or known only by the entries it still holds."""
+
+    id: str
+    facts: Mapping[str, Any]
+    """What its last beat told; empty if it is not alive."""
+    since: float | None
+    """When it registered, in Unix seconds; None if the event is no longer there."""
+    beat_seconds: float | None
+    """Age of its last beat; None if it is not alive."""
+    held: int
+    """Entries it was given and has not finished."""
+
+
+def read_workers(streams: Streams) -> list[Worker]:
+    """All that are alive or hold something, sorted by id."""
+    held, joined = _held(streams), _joined(streams)
+    alive = {facts["id"]: facts for facts in list_workers(streams)}
+    return [
+        Worker(id, alive.get(id, {}), joined.get(id), _beat(streams, id), held[id])
+        for id in sorted(alive.keys() | held.keys())
+    ]
+
+
+def workers_table(workers: Sequence[Worker]) -> Table:
+    names = ("worker", "state", "version", "digest", "since", "beat", "holds", "work", "url")
+    table = Table(*names, box=None, pad_edge=False)
+    for worker in workers:
+        facts, beat = worker.facts, worker.beat_seconds
+        table.add_row(
+            worker.id,
+            "dead" if beat is None else str(facts.get("state", "-")),
+            str(facts.get("version", "-")),
+            (facts.get("digest") or "-")[:8],
+            "-" if worker.since is None else clock(worker.since),
+            "-" if beat is None else f"{beat:.1f} s",
+            str(worker.held),
+            work_of(facts, WORK),
+            facts.get("url", "-"),
+        )
+    return table
+
+
+def work_of(facts: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The named facts that a worker tells, in words."""
+    return ", ".join(f"{facts[name]} {name.replace('_', ' ')}" for name in names if name in facts)
+
+
+def _held(streams: Streams) -> Counter[str]:
+    held: Counter[str] = Counter()
+    for stream in STREAMS:
+        try:
+            consumers: Any = streams.client.xinfo_consumers(streams.key(stream), GROUPS[stream])
+        except redis.ResponseError as error:
+            if "no such key" in str(error) or "NOGROUP" in str(error):
+                continue
+            raise
+        for consumer in consumers:
+            if consumer["pending"]:
+                held[consumer["name"].decode()] += consumer["pending"]
+    return held
+
+
+def _joined(streams: Streams) -> dict[str, float]:
+    joined: dict[str, float] = {}
+    cursor = "0"
+    while page := streams.after("events", cursor):
+        cursor = page[-1].entry_id
+        joined |= {e.fields["text"]: seconds_of(e.entry_id) for e in page if e.fields["kind"] == "join"}
+    return joined
+
+
+def _beat(streams: Streams, id: str) -> float | None:
+    """Seconds since the last beat, from the time that its key has left; None if the key has expired."""
+    left: Any = streams.client.pttl(streams.key(f"worker:{id}"))
+    return EXPIRY_SECONDS - left / 1000 if left >= 0 else None
