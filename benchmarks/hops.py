@@ -16,10 +16,11 @@ from services.learner.feed import Feed
 from shared.codec import decode_group, decode_prompt, encode, intact_payload
 from shared.experience import Completion, Float32Array, Group, Int32Array, Sampling, VersionSpan
 from shared.reader import Reader
-from shared.stream import GROUPS, STREAMS, StreamName, Streams
+from shared.stream import STREAMS, Move, StreamName, Streams
 
 VOCABULARY = 150_000
 _VERSION = 0
+_GROUP = "worker"
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,14 @@ def make_completions(size: Size, seed: int) -> list[Completion]:
 class Ours:
     """The learner's feed, and what the two services do with an entry but for generating and scoring."""
 
-    def __init__(self, streams: Streams, size: Size, groups: int) -> None:
-        """groups: in a batch; all of them are in flight at once."""
+    def __init__(self, streams: Streams, size: Size, groups: int, together: int) -> None:
+        """
+        Args:
+            groups: in a batch; all of them are in flight at once.
+            together: how many a service hands on in one step.
+        """
         rows = make_rows(size, groups)
-        self._streams = streams
+        self.streams = streams
         self._completions = {row.text: make_completions(size, number) for number, row in enumerate(rows)}
         streams.ensure_groups()
         sampling = Sampling(max_tokens=size.completion_tokens[1])
@@ -94,6 +99,7 @@ class Ours:
         self._prompts = Reader(streams, "prompts", "rollout")
         self._rollouts = Reader(streams, "rollouts", "reward")
         self._groups = groups
+        self._together = together
 
     def batch(self) -> list[Group]:
         """One batch, from its issue to its acknowledgement; what the learner would train on."""
@@ -107,6 +113,7 @@ class Ours:
 
     def generate(self) -> None:
         """The rollout service's hop."""
+        moves: list[Move] = []
         for entry in self._prompts.read(self._groups):
             prompt = decode_prompt(intact_payload(entry))
             group = Group(
@@ -116,18 +123,25 @@ class Ours:
                 weights_digest="0" * 64,
             )
             facts = {"rollout_seconds": "0.000", "rollout_attempts": 1}
-            self._streams.forward(entry, "prompts", "rollouts", group.fields() | facts, encode(group))
-            self._prompts.done(entry)
+            moves.append((entry, group.fields() | facts, encode(group)))
+        self._forward(moves, self._prompts, "rollouts")
 
     def score(self) -> None:
         """The reward service's hop."""
+        moves: list[Move] = []
         for entry in self._rollouts.read(self._groups):
             group = decode_group(intact_payload(entry))
             for completion in group.completions:
                 completion.reward, completion.components = 1.0, {"gsm8k_reward_fn": 1.0}
             facts = {"reward_worker": "reward-0", "reward_seconds": "0.000", "reward_attempts": 1}
-            self._streams.forward(entry, "rollouts", "experiences", group.fields() | facts, encode(group))
-            self._rollouts.done(entry)
+            moves.append((entry, group.fields() | facts, encode(group)))
+        self._forward(moves, self._rollouts, "experiences")
+
+    def _forward(self, moves: list[Move], reader: Reader, target: StreamName) -> None:
+        for start in range(0, len(moves), self._together):
+            self.streams.forward_all(moves[start : start + self._together], reader.source, target)
+        for move in moves:
+            reader.done(move[0])
 
     def train(self) -> list[Group]:
         groups = self._feed.take(_VERSION)
@@ -142,9 +156,11 @@ Fields = dict[bytes, bytes]
 class Raw:
     """The same entries by pipelines of redis-py, which nothing looks into."""
 
-    def __init__(self, client: "redis.Redis", entries: dict[StreamName, list[Fields]]) -> None:
+    def __init__(self, client: "redis.Redis", entries: dict[StreamName, list[Fields]], prefix: str) -> None:
+        """prefix: of the streams' keys."""
         self._client = client
         self._entries = entries
+        self._prefix = prefix
         self.nbytes = sum(
             len(name) + len(value)
             for stream in entries.values()
@@ -153,7 +169,10 @@ class Raw:
         )
         """Of a batch on its way through all three streams."""
         for stream in STREAMS:
-            client.xgroup_create(stream, GROUPS[stream], id="0", mkstream=True)
+            client.xgroup_create(self.key(stream), _GROUP, id="0", mkstream=True)
+
+    def key(self, stream: StreamName) -> str:
+        return self._prefix + stream
 
     def batch(self) -> int:
         """One batch, from its first XADD to its last XACK. Gives the number of groups that came round."""
@@ -168,11 +187,11 @@ class Raw:
     def trim(self) -> None:
         """Delete what is acknowledged; off the clock."""
         for stream in STREAMS:
-            self._client.xtrim(stream, maxlen=0, approximate=False)
+            self._client.xtrim(self.key(stream), maxlen=0, approximate=False)
 
     def _read(self, source: StreamName) -> list[bytes]:
         reply: Any = self._client.xreadgroup(
-            GROUPS[source], "worker", {source: ">"}, count=len(self._entries[source]), block=1000
+            _GROUP, "worker", {self.key(source): ">"}, count=len(self._entries[source]), block=1000
         )
         return [entry_id for _, items in reply for entry_id, _ in items]
 
@@ -180,19 +199,19 @@ class Raw:
         pipeline = self._client.pipeline(transaction=False)
         if target:
             for fields in self._entries[target]:
-                pipeline.xadd(target, fields)  # type: ignore[arg-type]
+                pipeline.xadd(self.key(target), fields)  # type: ignore[arg-type]
         if source:
-            pipeline.xack(source, GROUPS[source], *ids)  # type: ignore[arg-type]
+            pipeline.xack(self.key(source), _GROUP, *ids)  # type: ignore[arg-type]
         pipeline.execute()
 
 
-def entries_of(streams: Streams, walk: Ours) -> dict[StreamName, list[Fields]]:
+def entries_of(walk: Ours) -> dict[StreamName, list[Fields]]:
     """What one batch looks like on each stream. The batch is walked to its end."""
     found: dict[StreamName, list[Fields]] = {}
     hops = (walk.issue, walk.generate, walk.score)
     for stream, hop in zip(STREAMS, hops, strict=True):
         hop()
-        items: Any = streams.client.xrange(streams.key(stream))
+        items: Any = walk.streams.client.xrange(walk.streams.key(stream))
         found[stream] = [fields for _, fields in items]
     walk.train()
     return found

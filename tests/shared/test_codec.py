@@ -48,6 +48,12 @@ def a_group(**changes: Any) -> Group:
     return Group(prompt=a_prompt(), completions=[completion], worker="w", weights_digest="d")
 
 
+@given(logprobs=st.lists(st.sampled_from([-3.4e38, -1.0, 0.0, 3.4e38]), min_size=2, max_size=2))
+def test_logprobs_as_large_as_32_bits_hold_are_finite(logprobs: list[float]) -> None:
+    group = decode_group(encode(a_group(logprobs=Float32Array(logprobs))))
+    assert group.completions[0].logprobs == Float32Array(logprobs)
+
+
 @given(
     text=st.text(),
     token_ids=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20),
@@ -89,7 +95,9 @@ def test_any_bytes_are_either_a_group_or_refused(payload: bytes) -> None:
         ({"token_ids": Int32Array()}, "completion 0 is empty"),
         ({"token_ids": Int32Array([1])}, "1 tokens but 2 logprobs"),
         ({"token_ids": Int32Array([1, -1])}, "negative token id -1"),
+        ({"token_ids": Int32Array([-(2**31), 2**31 - 1])}, "negative token id -2147483648"),
         ({"logprobs": Float32Array([math.nan, 0])}, "not finite"),
+        ({"logprobs": Float32Array([math.inf, -math.inf])}, "not finite"),
         ({"version_spans": [VersionSpan(0, 3)]}, "2 tokens but version spans over 3"),
         ({"version_spans": [VersionSpan(0, 3), VersionSpan(1, -1)]}, "version spans"),
         ({"reward": math.inf}, "reward inf"),

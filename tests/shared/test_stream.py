@@ -62,6 +62,19 @@ def test_of_two_workers_that_hold_an_entry_only_the_first_delivers(streams: Stre
     assert [entry.payload for entry in streams.tail("rollouts", 10)] == [b"first"]
 
 
+def test_several_entries_are_handed_on_in_one_step_but_for_those_that_are_gone(streams: Streams) -> None:
+    issue(streams, 1, 2, 3)
+    entries = Reader(streams, "prompts", "rollout-1").read(10, 100)
+    assert streams.forward(entries[1], "prompts", "rollouts", {"id": "id2"}, b"first")
+    moves = [(entry, {"id": entry.id}, entry.id.encode()) for entry in entries]
+    assert streams.forward_all(moves, "prompts", "rollouts") == [True, False, True]
+    rollouts = Reader(streams, "rollouts", "reward-1").read(10, 100)
+    assert [rollout.payload for rollout in rollouts] == [b"first", b"id1", b"id3"]
+    assert all("issued_at" in rollout.fields for rollout in rollouts)
+    assert streams.client.xlen(streams.key("prompts")) == 0
+    assert streams.forward_all([], "prompts", "rollouts") == []
+
+
 def test_work_of_a_live_consumer_is_left_alone(streams: Streams) -> None:
     issue(streams, 1)
     (held,) = Reader(streams, "prompts", "slow").read(1, 100)
