@@ -35,7 +35,7 @@ EVENTS_KEPT = 10_000
 MOMENTS: dict[str, str] = {"prompts": "issued_at", "rollouts": "generated_at", "experiences": "scored_at"}
 """The field that tells, from the next hop on, when an entry came onto each stream: seconds, Redis's clock."""
 CARRIED = frozenset(
-    (*MOMENTS.values(), "purpose", "issued_version", "worker",
+    (*MOMENTS.values(), "purpose", "issued_version", "tokens", "min_version", "max_version", "worker",
      *(f"{group}_{fact}" for group in GROUPS.values()
        for fact in ("worker", "seconds", "attempts", "deliveries")))
 )  # fmt: skip

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +48,7 @@ class Heartbeat:
         self._service = service
         self._id = id
         self._facts = facts
+        self._since = round(time.time(), 3)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -58,8 +60,8 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Announce now, for example after a version change."""
-        facts = {"service": self._service, "id": self._id, "pid": os.getpid(), **self._facts()}
-        self._streams.client.set(self._key, json.dumps(facts), ex=EXPIRY_SECONDS)
+        known = {"service": self._service, "id": self._id, "pid": os.getpid(), "since": self._since}
+        self._streams.client.set(self._key, json.dumps({**known, **self._facts()}), ex=EXPIRY_SECONDS)
 
     def stop(self) -> None:
         """Leave politely: what this worker still holds may be taken over at once.

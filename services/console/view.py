@@ -17,8 +17,8 @@ POINTS = 40
 WORK = ("groups_in_flight", "tokens_generated", "groups_scored", "in_flight", "credits")
 LEGEND = (
     "version: updates that the weights have seen; servers behind the learner get no new prompts. "
-    "work: what each process has done since its start and holds now. reward, KL, tokens/s, staleness: of the "
-    "newest step. staleness: by how many versions the trained tokens are older than the policy."
+    "work: what each process has done since its start and holds now. Below: figures of the newest step; "
+    "staleness: by how many versions its tokens are older than the policy."
 )
 
 

@@ -9,7 +9,7 @@ import redis
 from rich.table import Table
 
 from services.console.screen import clock
-from shared.stream import GROUPS, STREAMS, Streams, seconds_of
+from shared.stream import GROUPS, STREAMS, Streams
 from shared.workers import EXPIRY_SECONDS, list_workers
 
 LEGEND = (
@@ -29,8 +29,6 @@ class Worker:
     id: str
     facts: Mapping[str, Any]
     """What its last beat told; empty if it is not alive."""
-    since: float | None
-    """When it registered, in Unix seconds; None if the event is no longer there."""
     beat_seconds: float | None
     """Age of its last beat; None if it is not alive."""
     held: int
@@ -39,10 +37,10 @@ class Worker:
 
 def read_workers(streams: Streams) -> list[Worker]:
     """All that are alive or hold something, sorted by id."""
-    held, joined = _held(streams), _joined(streams)
+    held = _held(streams)
     alive = {facts["id"]: facts for facts in list_workers(streams)}
     return [
-        Worker(id, alive.get(id, {}), joined.get(id), _beat(streams, id), held[id])
+        Worker(id, alive.get(id, {}), _beat(streams, id), held[id])
         for id in sorted(alive.keys() | held.keys())
     ]
 
@@ -54,10 +52,10 @@ def workers_table(workers: Sequence[Worker]) -> Table:
         facts, beat = worker.facts, worker.beat_seconds
         table.add_row(
             worker.id,
-            "dead" if beat is None else str(facts.get("state", "-")),
+            "dead" if beat is None else str(facts.get("state", "alive")),
             str(facts.get("version", "-")),
             (facts.get("digest") or "-")[:8],
-            "-" if worker.since is None else clock(worker.since),
+            clock(facts["since"]) if "since" in facts else "-",
             "-" if beat is None else f"{beat:.1f} s",
             str(worker.held),
             work_of(facts, WORK),
@@ -84,15 +82,6 @@ def _held(streams: Streams) -> Counter[str]:
             if consumer["pending"]:
                 held[consumer["name"].decode()] += consumer["pending"]
     return held
-
-
-def _joined(streams: Streams) -> dict[str, float]:
-    joined: dict[str, float] = {}
-    cursor = "0"
-    while page := streams.after("events", cursor):
-        cursor = page[-1].entry_id
-        joined |= {e.fields["text"]: seconds_of(e.entry_id) for e in page if e.fields["kind"] == "join"}
-    return joined
 
 
 def _beat(streams: Streams, id: str) -> float | None:

@@ -23,7 +23,7 @@ def test_a_live_worker_is_shown_with_its_weights_its_beat_and_what_it_holds(stre
     (worker,) = read_workers(streams)
     heartbeat.stop()
     assert worker.facts["version"] == 7 and worker.held == 2
-    assert worker.since == pytest.approx(time.time(), abs=30)
+    assert worker.facts["since"] == pytest.approx(time.time(), abs=30)
     assert worker.beat_seconds is not None and 0 <= worker.beat_seconds < 5
 
 
@@ -53,6 +53,7 @@ def test_the_table_has_all_kinds_in_one_view(streams: Streams, shown: Look) -> N
     rows = {line.split()[0]: line for line in text.splitlines() if line}
     assert rows["rollout-a"].split()[1:4] == ["serving", "7", "abcdef12"]
     assert "5 groups done" in rows["rollout-a"] and rows["rollout-a"].rstrip().endswith("http://here:1")
-    assert "3 groups scored" in rows["reward-b"] and rows["learner"].split()[1:4] == ["training", "7", "-"]
+    assert "3 groups scored" in rows["reward-b"] and rows["reward-b"].split()[1] == "alive"
+    assert rows["learner"].split()[1:4] == ["training", "7", "-"]
     assert rows["rollout-gone"].split()[1] == "dead"
     assert "beat: age of its heartbeat" in text
