@@ -1,17 +1,21 @@
 """Durable checkpoints: policy and critic as Hugging Face folders, what resumes them and the loop beside them.
 
 A checkpoint is written under a temporary name, flushed to disk, and renamed last, so a folder with the final
-name is whole. `vllm serve <run>/checkpoints/step-000100/policy` loads the policy.
+name is whole. The temporary name is nobody else's: a learner that was replaced may still be writing.
+`vllm serve <run>/checkpoints/step-000100/policy` loads the policy.
 """
 
 import hashlib
 import json
+import logging
 import os
 import shutil
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -19,6 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from services.learner.models.snapshot import Snapshot
 
 _MANIFEST = "manifest.json"
+log = logging.getLogger("rollstream.checkpoint")
 
 
 def save(
@@ -30,14 +35,37 @@ def save(
     loop_state: Mapping[str, Any],
     keep: int,
 ) -> Path:
-    """Write the checkpoint of `step`, durably, and remove all but the newest `keep`. Rank 0 only."""
+    """Write the checkpoint of `step`, durably, and remove all but the newest `keep`. Rank 0 only.
+
+    Raises:
+    ValueError: it cannot be written; those before it are as they were.
+    """
     final = folder / f"step-{step:06d}"
-    partial = folder / f".step-{step:06d}.partial"
-    if partial.exists():
-        shutil.rmtree(partial)
-    partial.mkdir(parents=True)
-    models.write(partial)
-    tokenizer.save_pretrained(partial / "policy")
+    for abandoned in folder.glob(".step-*.partial"):
+        shutil.rmtree(abandoned, ignore_errors=True)
+    partial = folder / f".step-{step:06d}-{uuid.uuid4().hex[:8]}.partial"
+    try:
+        partial.mkdir(parents=True)
+        models.write(partial)
+        tokenizer.save_pretrained(partial / "policy")
+        _seal(partial, step, loop_state)
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+        _flush(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise ValueError(
+            f"the checkpoint of step {step} cannot be written to {folder}: {error}. Make room, and go on "
+            "from the one before it with --resume"
+        ) from error
+    for old in sorted(folder.glob("step-*"))[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def _seal(partial: Path, step: int, loop_state: Mapping[str, Any]) -> None:
+    """Write the manifest of what is there, and flush all of it to disk."""
     files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
     manifest = {
         "step": step,
@@ -47,25 +75,23 @@ def save(
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1))
     for path in [*partial.rglob("*"), partial]:
         _flush(path)
-    if final.exists():
-        shutil.rmtree(final)
-    partial.rename(final)
-    _flush(folder)
-    for old in sorted(folder.glob("step-*"))[:-keep]:
-        shutil.rmtree(old)
-    return final
 
 
 def newest(folder: Path) -> Path | None:
     """The newest whole checkpoint: every file of its manifest is there with its digest."""
     for path in sorted(folder.glob("step-*"), reverse=True):
-        manifest = path / _MANIFEST
-        if manifest.is_file() and all(
-            (path / name).is_file() and _digest(path / name) == digest
-            for name, digest in json.loads(manifest.read_text())["files"].items()
-        ):
+        if _is_whole(path):
             return path
+        log.warning("%s is not whole: left alone", path)
     return None
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        files = json.loads((path / _MANIFEST).read_bytes())["files"].items()
+        return all(_digest(path / name) == digest for name, digest in files)
+    except (OSError, ValueError, KeyError):  # cut off, or a file is missing
+        return False
 
 
 def load_loop_state(path: Path) -> dict[str, Any]:
