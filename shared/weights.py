@@ -81,9 +81,10 @@ class WeightStatus(_Message):
     """None until the learner has confirmed a version."""
     digest: str | None
     learner_epoch: int | None
-    state: Literal["waiting", "serving", "receiving", "applying", "broken"]
+    state: Literal["waiting", "serving", "receiving", "applying", "broken", "diverged"]
     """`waiting`: no version yet. `receiving`: serving while an update arrives. `broken`: an update failed
-    after it had touched the model, so nothing is served until a full update succeeds."""
+    after it had touched the model, so nothing is served until a full update succeeds. `diverged`: the learner
+    says that what is served is not the version it is taken for; nothing is, until the right one has come."""
     receiving_version: int | None = None
 
 

@@ -77,7 +77,8 @@ class Coordinator:
             max_staleness=config.max_staleness,
             total_groups=config.steps * config.groups_per_step,
             timeout=config.rollout_timeout,
-            while_waiting=self.publisher.tend,
+            while_waiting=self.publisher.check,
+            digest_of=self.publisher.digest,
         )
         self._prometheus.show_feed(self.feed.counts, lambda: self.feed.in_flight, self._credits)
         self._prometheus.registry.register(QueueMetrics("learner", self.streams, (*STREAMS, "dead")))

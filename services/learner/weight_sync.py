@@ -1,148 +1,147 @@
-"""Publishing the policy: the current weights go to every live rollout server that does not serve them yet.
+"""Publishing the policy: the weights go, all at once, to the live rollout servers that do not serve them.
 
-A server that is slow, fails or comes later is brought up to date by `tend`, which the learner calls whenever
-it waits; nobody waits for it.
+A thread keeps looking for servers that joined, fell behind or diverged, also while the learner computes. It
+shares nothing with the training loop but the update to push, so no server can hold up the learner or another.
 """
 
 import logging
+import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from collections.abc import Collection
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 
-import httpx
-import safetensors.torch
+import redis
 from torch import Tensor
 
+from services.learner.fleet import Fleet
 from services.learner.prometheus import LearnerMetrics
+from services.learner.weight_push import Push, PushFailed, Update
 from shared.outage import insist
 from shared.stream import Streams
-from shared.weights import PartInfo, TensorInfo, WeightManifest, WeightStatus, sha256
 from shared.workers import list_workers
 
 log = logging.getLogger("rollstream.weights")
 
-PART_BYTES = 256 * 2**20
-_GRACE_SECONDS = 30.0
+_FIRST_SECONDS = 30.0
+"""How long a publication waits for a first server: without one there is nothing to train on."""
+_OTHERS_SECONDS = 1.0
+"""How long it waits for the others after that, or as long again as the first took."""
 _OUTAGE_SECONDS = 120.0
-_TEND_SECONDS = 0.5
-
-
-class PushFailed(RuntimeError):
-    """A rollout server did not take an update; the message says why."""
-
-
-class Update:
-    """One version of the policy as it travels: a manifest and its safetensors parts."""
-
-    def __init__(self, tensors: dict[str, Tensor], version: int, learner_epoch: int) -> None:
-        groups: list[dict[str, Tensor]] = [{}]
-        filled = 0
-        for name, tensor in tensors.items():
-            if filled and filled + tensor.nbytes > PART_BYTES:
-                groups.append({})
-                filled = 0
-            groups[-1][name] = tensor.contiguous()
-            filled += tensor.nbytes
-        self.parts = [safetensors.torch.save(group) for group in groups]
-        self.manifest = WeightManifest(
-            version=version,
-            learner_epoch=learner_epoch,
-            tensors=[
-                TensorInfo(name=name, dtype=_dtype(tensor), shape=list(tensor.shape), part=part)
-                for part, group in enumerate(groups)
-                for name, tensor in group.items()
-            ],
-            parts=[PartInfo(nbytes=len(data), sha256=sha256([data])) for data in self.parts],
-        )
-
-    @property
-    def identity(self) -> tuple[int, str, int]:
-        """Version, digest and learner epoch: what a server that has taken the update reports."""
-        return self.manifest.version, self.manifest.digest, self.manifest.learner_epoch
+_LOOK_SECONDS = 0.5
 
 
 class WeightPublisher:
-    """Pushes updates to rollout servers, all at once, and retries those that missed one."""
+    """Keeps every live rollout server at the version published last."""
 
     def __init__(
         self, streams: Streams, token: str, learner_epoch: int, metrics: LearnerMetrics | None = None
     ) -> None:
         self._streams = streams
-        self._metrics = metrics or LearnerMetrics()
         self._learner_epoch = learner_epoch
-        self._http = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=60.0)
-        self._pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="push")
+        self._metrics = metrics or LearnerMetrics()
+        self._push = Push(token, self._metrics)
+        self._fleet = Fleet(streams, self._metrics)
         self._running: dict[str, Future[None]] = {}
         self._update: Update | None = None
-        self._next_tend = 0.0
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep_looking, name="weights", daemon=True)
+        self._keeper.start()
 
     def publish(self, tensors: dict[str, Tensor], version: int) -> None:
-        """Make this the current policy and push it to every live server, waiting a bounded time for them."""
-        self._update = Update(tensors, version, self._learner_epoch)
-        self._metrics.policy_version.set(version)
-        insist(self._push_where_needed, _OUTAGE_SECONDS, lambda: None)
-        wait(self._running.values(), timeout=_GRACE_SECONDS)
-        self._collect()
+        """Make this the current policy and push it to every live server.
 
-    def tend(self) -> None:
-        """Bring newcomers and stragglers to the current version, in the background."""
-        if self._update is not None and time.monotonic() >= self._next_tend:
-            self._next_tend = time.monotonic() + _TEND_SECONDS
+        Returns when all have it, or shortly after the first has: those that take longer get it meanwhile.
+        """
+        self.check()
+        update = Update(tensors, version, self._learner_epoch)
+        with self._lock:
+            self._update = update
+            self._fleet.published(update)
+        self._metrics.policy_version.set(version)
+        started = insist(self._look, _OUTAGE_SECONDS, lambda: None)
+        _wait_for_most(started)
+        with self._lock:
             self._collect()
-            self._push_where_needed()
+
+    def digest(self, version: int) -> str | None:
+        """Of a version that was published here; None of any other."""
+        return self._fleet.digest(version)
+
+    def check(self) -> None:
+        """Raise what ended the thread that keeps looking, if anything has."""
+        if self._failure:
+            raise self._failure
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._http.close()
+        self._closing.set()
+        self._keeper.join(timeout=_LOOK_SECONDS)
+        self._push.close()
 
-    def _push_where_needed(self) -> None:
-        update = self._update
-        assert update is not None
-        for worker in list_workers(self._streams, "rollout"):
-            current = (worker.get("version"), worker.get("digest"), worker.get("learner_epoch"))
-            if current != update.identity and worker["id"] not in self._running:
-                self._running[worker["id"]] = self._pool.submit(self._push, worker, update)
+    def _keep_looking(self) -> None:
+        told = False
+        while not self._closing.wait(_LOOK_SECONDS):
+            if self._update is None:
+                continue
+            try:
+                self._look()
+                told = False
+            except redis.RedisError as error:
+                if not told:
+                    log.warning("Redis does not tell which rollout servers live (%s); waiting for it", error)
+                told = True
+            except BaseException as error:
+                self._failure = error
+                return
+
+    def _look(self) -> list[Future[None]]:
+        """Start a push to each server that needs one and is getting none."""
+        servers = list_workers(self._streams, "rollout")
+        with self._lock:
+            self._collect()
+            update = self._update
+            assert update is not None
+            started = []
+            for server in self._fleet.in_need(servers, update):
+                if server["id"] not in self._running:
+                    future: Future[None] = Future()
+                    self._running[server["id"]] = future
+                    # A thread each: one that hangs takes no other's place, nor keeps the process from ending.
+                    arguments = (server["url"], update, future)
+                    threading.Thread(target=self._carry, args=arguments, name="push", daemon=True).start()
+                    started.append(future)
+            return started
+
+    def _carry(self, url: str, update: Update, future: "Future[None]") -> None:
+        try:
+            self._push.to(url, update)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
 
     def _collect(self) -> None:
-        for id, future in list(self._running.items()):
-            if not future.done():
-                continue
+        for id, future in [(id, future) for id, future in self._running.items() if future.done()]:
             del self._running[id]
             error = future.exception()
-            self._metrics.pushes.labels("failed" if error else "served").inc()
-            if isinstance(error, PushFailed):
+            if error is None:
+                self._fleet.succeeded(id)
+            elif isinstance(error, PushFailed):
+                self._fleet.failed(id)
+                self._metrics.pushes.labels("failed").inc()
                 log.warning("weights did not reach %s: %s", id, error)
                 self._streams.event("push_failed", "learner", f"{id}: {error}")
-                self._next_tend = time.monotonic() + 2.0  # let a failing server breathe
-            elif error is not None:
+            else:
                 raise error
 
-    def _push(self, worker: dict[str, Any], update: Update) -> None:
-        base = f"{worker['url']}/v1/weights/{update.manifest.version}"
-        manifest, phase = update.manifest, self._metrics.push_seconds
-        try:
-            status = WeightStatus.model_validate_json(self._call("GET", f"{worker['url']}/v1/weights"))
-            if (status.version, status.digest, status.learner_epoch) == update.identity:
-                return  # its last heartbeat was older than its last update
-            with phase.labels("open").time():
-                self._call("POST", base, json=manifest.model_dump())
-            for number, data in enumerate(update.parts):
-                with phase.labels("send").time():
-                    self._call("PUT", f"{base}/parts/{number}", content=data)
-                self._metrics.push_bytes.inc(len(data))
-            with phase.labels("commit").time():
-                status = WeightStatus.model_validate_json(self._call("POST", f"{base}/commit"))
-        except (httpx.HTTPError, ValueError) as error:
-            raise PushFailed(f"{type(error).__name__}: {error}") from error
-        if (status.version, status.digest) != (manifest.version, manifest.digest):
-            raise PushFailed(f"it reports version {status.version} after a push of {manifest.version}")
 
-    def _call(self, method: str, url: str, **arguments: Any) -> bytes:
-        response = self._http.request(method, url, **arguments)
-        if response.status_code >= 300:
-            raise PushFailed(f"{method} {url} answered {response.status_code}: {response.text[:300]}")
-        return response.content
-
-
-def _dtype(tensor: Tensor) -> Any:
-    return str(tensor.dtype).removeprefix("torch.")
+def _wait_for_most(pushes: Collection["Future[None]"]) -> None:
+    """Until all have ended, or for a while after the first has succeeded."""
+    started, left = time.monotonic(), set(pushes)
+    while left and time.monotonic() - started < _FIRST_SECONDS:
+        patience = max(0.0, _FIRST_SECONDS - (time.monotonic() - started))
+        done, left = wait(left, timeout=patience, return_when=FIRST_COMPLETED)
+        if any(push.exception() is None for push in done):
+            wait(left, timeout=max(_OTHERS_SECONDS, time.monotonic() - started))
+            return

@@ -150,9 +150,10 @@ class RolloutService:
 
     async def _announce_versions(self) -> None:
         """Tell the learner and people at once which version is served."""
-        version = -1
+        served = None
         while True:
-            version = await self._weights.wait_for_other_than(version)
+            served = await self._weights.wait_for_update(served)
+            version = served.version
             log.info("serving version %d", version)
             try:
                 await asyncio.to_thread(self._heartbeat.beat)

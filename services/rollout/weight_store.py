@@ -67,6 +67,9 @@ class WeightStore:
         self._open: Update | None = None
         self._applying: Update | None = None
         self._broken = False
+        self._diverged = False
+        self.divergences = 0
+        """How often the learner said that what was served was not what it had published."""
         self._epoch: int | None = None
         self._one_at_a_time = asyncio.Lock()
         self._changed = asyncio.Condition()
@@ -74,8 +77,9 @@ class WeightStore:
 
     @property
     def version(self) -> int | None:
-        """The version served; None until the learner has confirmed one, and when the model is broken."""
-        return self._served.version if self._served else None
+        """The version served. None until the learner has confirmed one, when the model is broken, and when it
+        is not what the learner published as that version."""
+        return self._served.version if self._served and not self._diverged else None
 
     @property
     def status(self) -> WeightStatus:
@@ -89,11 +93,13 @@ class WeightStore:
         )
 
     @property
-    def _state(self) -> Literal["waiting", "serving", "receiving", "applying", "broken"]:
+    def _state(self) -> Literal["waiting", "serving", "receiving", "applying", "broken", "diverged"]:
         if self._applying:
             return "applying"
         if self._broken:
             return "broken"
+        if self._diverged:
+            return "diverged"
         if self._open:
             return "receiving"
         return "serving" if self._served else "waiting"
@@ -107,12 +113,12 @@ class WeightStore:
         async with self._changed:
             await self._changed.wait_for(lambda: self.version is not None and self.version >= version)
 
-    async def wait_for_other_than(self, version: int) -> int:
-        """The version served, once it is another."""
+    async def wait_for_update(self, known: WeightManifest | None) -> WeightManifest:
+        """The manifest of what is served, once it is another than `known`."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self.version not in (None, version))
-        assert self.version is not None
-        return self.version
+            await self._changed.wait_for(lambda: self._served and self._served.manifest is not known)
+        assert self._served is not None
+        return self._served.manifest
 
     async def open(self, manifest: WeightManifest) -> None:
         """Begin an update; an unfinished one is abandoned.
@@ -139,6 +145,19 @@ class WeightStore:
                 )
             self._open = Update(manifest, self._folder.make(f"v{manifest.version}"))
             self._epoch = manifest.learner_epoch
+            if self._contradicts(manifest):
+                self._diverged = True
+                self.divergences += 1
+
+    def _contradicts(self, manifest: WeightManifest) -> bool:
+        """Whether the learner that published what is served now says that this version is something else."""
+        served = self._served
+        return (
+            served is not None
+            and served.manifest.learner_epoch == manifest.learner_epoch
+            and served.version == manifest.version
+            and served.manifest.digest != manifest.digest
+        )
 
     def _check_order(self, manifest: WeightManifest) -> None:
         if self._epoch is not None and manifest.learner_epoch < self._epoch:
@@ -151,7 +170,8 @@ class WeightStore:
             raise BadUpdate("this server takes full updates only; leave base_version out")
         served = self._served
         same_learner = served is not None and served.manifest.learner_epoch == manifest.learner_epoch
-        if served and same_learner and manifest.version <= served.version:
+        repairs = self._contradicts(manifest)
+        if served and same_learner and manifest.version <= served.version and not repairs:
             raise Conflict(f"version {manifest.version} is superseded: {served.version} is served")
 
     async def receive(self, version: int, part: int, chunks: AsyncIterator[bytes]) -> None:
@@ -215,7 +235,7 @@ class WeightStore:
                 self._broken, self._served = True, None
             raise
         self._metrics.weight_updates.labels("served").inc()
-        self._served, self._broken = update, False
+        self._served, self._broken, self._diverged = update, False, False
         if previous:
             previous.discard()
 

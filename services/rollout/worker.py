@@ -18,14 +18,18 @@ from shared.codec import MalformedEntry, decode_prompt, encode, intact_payload
 from shared.experience import Completion, Group, Prompt
 from shared.outage import is_outage
 from shared.reader import Reader
-from shared.stream import Entry, QueueLost, Streams
+from shared.stream import Entry, QueueLost, Streams, parse_entry
 from shared.workers import alive_ids
 
 ATTEMPTS = 3
 """How often a prompt is tried when the engine raises."""
 
+HOLD_SECONDS = 0.5
+"""How long a prompt of a newer version is held before it is handed back: the learner issues it when at least
+one server has the version, and gives the others a moment."""
+
 VERSION_SECONDS = 5.0
-"""How long a prompt of a newer version is held, and how long others may take it after it was handed back."""
+"""How long a server that is behind leaves the prompts to others before it tries one again."""
 
 _BLOCK_MS = 500
 _CLAIM_SECONDS = 2.0
@@ -59,6 +63,7 @@ class StreamWorker:
         self._max_groups = max_groups
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Lock()
+        self._last_read: asyncio.Future[list[Entry]] | None = None
         self._too_new: int | None = None
 
     @property
@@ -66,22 +71,29 @@ class StreamWorker:
         return sum(not task.done() for task in self._tasks)
 
     async def run(self) -> None:
-        """Work until cancelled. What is unfinished then stays pending for another worker.
+        """Work until cancelled; then hand back what is unfinished, for others to take at once.
 
         Raises:
-        EngineDead: nothing more can be generated here.
+        EngineDead: nothing more can be generated here. What is unfinished stays pending, so that it counts
+        as one more delivery of a prompt that may kill engines.
         """
         await self._weights.wait_for(0)
         loops = [asyncio.create_task(self._take_prompts()), asyncio.create_task(self._claim())]
+        leaving = False
         try:
             ended, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             for loop in ended:
                 loop.result()
+        except asyncio.CancelledError:
+            leaving = True
+            raise
         finally:
             started = [*loops, *self._tasks]
             for task in started:
                 task.cancel()
             await asyncio.gather(*started, return_exceptions=True)
+            if leaving and not self._engine.dead:
+                await self._hand_back_all()
 
     async def _take_prompts(self) -> None:
         while True:
@@ -92,24 +104,25 @@ class StreamWorker:
 
     async def _leave_prompts_to_others(self) -> None:
         """After handing a prompt back, read none until its version is served here or others had time."""
-        if self._too_new is not None:
-            await self._comes_to_serve(self._too_new)
+        if self._too_new is not None and await self._comes_to_serve(self._too_new, VERSION_SECONDS):
             self._too_new = None
 
-    async def _comes_to_serve(self, version: int) -> bool:
-        """Whether `version` or a later one is served within `VERSION_SECONDS`."""
+    async def _comes_to_serve(self, version: int, seconds: float) -> bool:
+        """Whether `version` or a later one is served within that time."""
         try:
-            async with asyncio.timeout(VERSION_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._weights.wait_for(version)
         except TimeoutError:
             return False
         return True
 
     async def _read(self) -> list[Entry]:
-        free = self._max_groups - len(self._tasks)
+        # A server that is behind takes one prompt at a time, until it finds one that it may answer.
+        free = 1 if self._too_new is not None else self._max_groups - len(self._tasks)
         try:
             async with self._reading:
-                return await asyncio.to_thread(self._reader.read, free, _BLOCK_MS)
+                self._last_read = asyncio.ensure_future(asyncio.to_thread(self._reader.read, free, _BLOCK_MS))
+                return await asyncio.shield(self._last_read)
         except QueueLost as error:
             log.error("%s; waiting for the learner to issue its prompts again", error)
         except redis.RedisError as error:
@@ -138,6 +151,8 @@ class StreamWorker:
                 if claimed:
                     log.info("took over %d prompts of dead workers", claimed)
                     self.metrics.taken_over.inc(claimed)
+                    text = f"{self.id} took over {claimed} prompts of dead workers"
+                    await asyncio.to_thread(self._streams.event, "taken_over", "rollout", text)
                     self._reader.sweep_now()
             except redis.RedisError as error:
                 log.warning("Redis cannot be asked for dead workers, trying again: %s", error)
@@ -148,7 +163,8 @@ class StreamWorker:
         taken = time.monotonic()
         try:
             prompt = decode_prompt(intact_payload(entry))
-            served = await self._comes_to_serve(prompt.issued_version)
+            served = await self._comes_to_serve(prompt.issued_version, HOLD_SECONDS)
+            divergences = self._weights.divergences
             answer = await self._generate(prompt) if served else None
         except (MalformedEntry, PromptRefused) as error:
             kind = "malformed" if isinstance(error, MalformedEntry) else "refused"
@@ -159,7 +175,12 @@ class StreamWorker:
             await self._bury(entry, "failed", f"{type(error).__name__}: {error}", ATTEMPTS)
         else:
             if answer is None:
-                await self._hand_back(entry, prompt)
+                log.info("id=%s asks for version %d, handing it back", prompt.id, prompt.issued_version)
+                self._too_new = prompt.issued_version
+                await self._hand_back(entry)
+            elif divergences != self._weights.divergences:
+                log.warning("id=%s was answered by weights that had diverged, handing it back", prompt.id)
+                await self._hand_back(entry)
             else:
                 completions, attempts = answer
                 seconds = f"{time.monotonic() - taken:.3f}"
@@ -203,18 +224,37 @@ class StreamWorker:
         else:
             self.metrics.duplicates.inc()
 
-    async def _hand_back(self, entry: Entry, prompt: Prompt) -> None:
-        """Put a prompt of a newer version at the end of its stream, where a server that is not behind finds
-        it and the prompts behind it come first. Nothing is put back if the learner has purged it meanwhile.
+    async def _hand_back(self, entry: Entry) -> None:
+        """Put a prompt at the end of its stream, where another server finds it and the prompts behind it come
+        first. Nothing is put back if the learner has purged it meanwhile.
         """
-        log.info("id=%s asks for version %d, handing it back", prompt.id, prompt.issued_version)
-        self._too_new = prompt.issued_version
-        fields = prompt.fields()
         async with self._reading:  # a read that still waits here would get the prompt at once
-            await self._until_redis_answers(
-                lambda: self._streams.forward(entry, "prompts", "prompts", fields, entry.payload)
-            )
-        self.metrics.groups.labels("handed_back").inc()
+            await self._until_redis_answers(lambda: self._put_back(entry))
+
+    async def _hand_back_all(self) -> None:
+        """Before leaving. Without Redis, others find what is pending when the heartbeat's key has expired."""
+        if self._last_read:
+            await asyncio.wait(
+                [self._last_read]
+            )  # its thread cannot be stopped, and may still be given prompts
+        try:
+            handed_back = await asyncio.to_thread(self._put_back_pending)
+        except redis.RedisError as error:
+            log.warning("prompts are left to those who will notice that this server is gone: %s", error)
+        else:
+            log.info("handed %d prompts back", handed_back)
+
+    def _put_back_pending(self) -> int:
+        streams, key = self._streams, self._streams.key("prompts")
+        ids = [item["message_id"] for item in streams.pending("prompts", self.id)]
+        found: list[Any] = [item for id in ids for item in streams.client.xrange(key, min=id, max=id) or ()]
+        return sum(self._put_back(parse_entry(item)) for item in found)
+
+    def _put_back(self, entry: Entry) -> bool:
+        put_back = self._streams.forward(entry, "prompts", "prompts", entry.fields, entry.payload)
+        if put_back:
+            self.metrics.groups.labels("handed_back").inc()
+        return put_back
 
     async def _bury(self, entry: Entry, kind: str, cause: str, attempts: int) -> None:
         log.error("id=%s cannot be answered: %s", entry.id, cause)

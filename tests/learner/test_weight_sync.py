@@ -5,8 +5,9 @@ The real server takes real pushes in tests/rollout and tests/e2e.
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from services.learner import weight_sync
-from services.learner.weight_sync import Update, WeightPublisher
+from services.learner import fleet, weight_push, weight_sync
+from services.learner.prometheus import LearnerMetrics
+from services.learner.weight_push import Push, PushFailed, Update
+from services.learner.weight_sync import WeightPublisher
 from shared.stream import Streams
 from shared.weights import WeightManifest, sha256
 from shared.workers import Heartbeat
@@ -28,6 +31,9 @@ class Server:
 
     def __init__(self, streams: Streams, id: str, refuse: bool = False) -> None:
         self.refuse = refuse
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.requests = 0
         self.version: int | None = None
         self.digest: str | None = None
         self.manifest: WeightManifest
@@ -43,7 +49,8 @@ class Server:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(answer)
+                with suppress(BrokenPipeError):  # who asked has given up
+                    self.wfile.write(answer)
 
             do_GET = do_POST = do_PUT = handle_any
 
@@ -53,12 +60,16 @@ class Server:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
         self._thread.start()
-        url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        facts = lambda: {"url": url, "version": self.version, "digest": self.digest}  # noqa: E731
-        self._heartbeat = Heartbeat(streams, "rollout", id, facts)
-        self._heartbeat.start()
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self.heartbeat = Heartbeat(streams, "rollout", id, self.facts)
+        self.heartbeat.start()
+
+    def facts(self) -> dict[str, Any]:
+        return {"url": self.url, "version": self.version, "digest": self.digest, "learner_epoch": 1}
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        self.requests += 1
+        self.goes_on.wait(timeout=30)
         if self.refuse:
             return 500, b"no"
         if method == "PUT":
@@ -67,13 +78,15 @@ class Server:
             return 204, b""
         if method == "POST" and path.endswith("/commit"):
             self.version, self.digest = self.manifest.version, self.manifest.digest
+            self.heartbeat.beat()
         elif method == "POST":
             self.manifest = WeightManifest.model_validate_json(body)
         status = {"version": self.version, "digest": self.digest, "learner_epoch": 1, "state": "serving"}
         return 200, json.dumps(status).encode()
 
     def stop(self) -> None:
-        self._heartbeat.stop()
+        self.goes_on.set()
+        self.heartbeat.stop()
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
@@ -89,16 +102,34 @@ def serving(*servers: Server) -> Iterator[None]:
 
 
 @pytest.fixture
-def publisher(streams: Streams) -> Iterator[WeightPublisher]:
-    made = WeightPublisher(streams, "the-token-of-this-run", learner_epoch=1)
+def metrics() -> LearnerMetrics:
+    return LearnerMetrics()
+
+
+@pytest.fixture
+def publisher(
+    streams: Streams, metrics: LearnerMetrics, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WeightPublisher]:
+    monkeypatch.setattr(weight_sync, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(fleet, "_FIRST_PAUSE_SECONDS", 0.1)
+    made = WeightPublisher(streams, "the-token-of-this-run", 1, metrics)
     yield made
     made.close()
+
+
+def texts(streams: Streams, kind: str) -> list[str]:
+    return [e.fields["text"] for e in streams.tail("events", 1000) if e.fields["kind"] == kind]
+
+
+def servers_that_are(metrics: LearnerMetrics, state: str) -> float:
+    value = metrics.registry.get_sample_value("rollstream_learner_rollout_servers", {"state": state})
+    return value or 0.0
 
 
 def wait_until(publisher: WeightPublisher, done: Any) -> None:
     pause = threading.Event()
     for _ in range(400):
-        publisher.tend()
+        publisher.check()
         if done():
             return
         pause.wait(0.05)
@@ -140,8 +171,107 @@ def test_a_server_that_joins_later_gets_the_current_weights(
         wait_until(publisher, lambda: late.version == 5)
 
 
+def test_a_server_that_hangs_holds_up_neither_the_learner_nor_the_others(
+    streams: Streams, publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_sync, "_OTHERS_SECONDS", 0.3)
+    good, stopped = Server(streams, "r1"), Server(streams, "r2")
+    stopped.goes_on.clear()
+    with serving(good, stopped):
+        started = time.monotonic()
+        for version in range(1, 11):
+            publisher.publish(TENSORS, version)
+            assert good.version == version
+        assert time.monotonic() - started < 0.3 + 2.0, "only the first publication waited for it, and briefly"
+        assert stopped.version is None and stopped.requests == 1
+        stopped.goes_on.set()
+        wait_until(publisher, lambda: stopped.version == 10)
+
+
+def test_while_the_only_server_hangs_a_publication_waits_for_a_bounded_time(
+    streams: Streams, publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_sync, "_FIRST_SECONDS", 0.3)
+    only = Server(streams, "r1")
+    only.goes_on.clear()
+    with serving(only):
+        started = time.monotonic()
+        publisher.publish(TENSORS, version=1)
+        assert 0.3 <= time.monotonic() - started < 3.0
+
+
+def test_a_push_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_push, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(weight_push, "_CHUNK_BYTES", 10)
+    deadline = time.monotonic() + 0.1
+    pieces = weight_push._in_time(b"x" * 25, deadline)
+    assert next(pieces) == b"x" * 10
+    time.sleep(max(0.0, deadline - time.monotonic()) + 0.01)
+    with pytest.raises(PushFailed, match="took 10 of 25 bytes"):
+        next(pieces)
+
+
+def test_a_server_that_does_not_answer_is_given_up(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, metrics: LearnerMetrics
+) -> None:
+    monkeypatch.setattr(weight_push, "CALL_SECONDS", 0.2)
+    silent = Server(streams, "r1")
+    silent.goes_on.clear()
+    with serving(silent):
+        push = Push("the-token-of-this-run", metrics)
+        with pytest.raises(PushFailed, match="Timeout"):
+            push.to(silent.url, Update(TENSORS, version=1, learner_epoch=1))
+        push.close()
+
+
+def test_a_server_that_diverged_is_repaired_counted_and_told_about(
+    streams: Streams, publisher: WeightPublisher, metrics: LearnerMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = Server(streams, "r1"), Server(streams, "r2")
+    with serving(good, bad):
+        publisher.publish(TENSORS, version=1)
+        wait_until(publisher, lambda: servers_that_are(metrics, "current") == 2)
+        bad.goes_on.clear()
+        bad.digest = "of something else"
+        bad.heartbeat.beat()
+        wait_until(publisher, lambda: servers_that_are(metrics, "diverged") == 1)
+        wait_until(publisher, lambda: texts(streams, "server") == ["r2 is diverged, serving version 1"])
+        bad.goes_on.set()
+        wait_until(publisher, lambda: bad.digest == publisher.digest(1))
+        wait_until(publisher, lambda: texts(streams, "server")[1:] == ["r2 is current, serving version 1"])
+        assert (servers_that_are(metrics, "diverged"), servers_that_are(metrics, "current")) == (0, 2)
+
+
+def test_a_server_that_stays_behind_is_told_about_and_one_that_was_just_passed_is_not(
+    streams: Streams, publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(weight_sync, "_OTHERS_SECONDS", 0.1)
+    good, slow = Server(streams, "r1"), Server(streams, "r2")
+    with serving(good, slow):
+        publisher.publish(TENSORS, version=1)
+        slow.goes_on.clear()
+        publisher.publish(TENSORS, version=2)
+        assert not texts(streams, "server")
+        wait_until(publisher, lambda: texts(streams, "server") == ["r2 is behind, serving version 1"])
+        slow.goes_on.set()
+        wait_until(publisher, lambda: texts(streams, "server")[1:] == ["r2 is current, serving version 2"])
+
+
+def test_a_server_that_fails_is_tried_less_and_less_often(
+    streams: Streams, publisher: WeightPublisher, metrics: LearnerMetrics
+) -> None:
+    bad = Server(streams, "r1", refuse=True)
+    with serving(bad):
+        started = time.monotonic()
+        publisher.publish(TENSORS, version=1)
+        wait_until(publisher, lambda: bad.requests == 4)
+        assert time.monotonic() - started > 0.1 + 0.2 + 0.4
+        assert servers_that_are(metrics, "unreachable") == 1
+
+
 def test_large_models_travel_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_sync, "PART_BYTES", 30)
+    monkeypatch.setattr(weight_push, "PART_BYTES", 30)
     update = Update(TENSORS, version=1, learner_epoch=1)
     assert [tensor.part for tensor in update.manifest.tensors] == [0, 1]
     assert [part.sha256 for part in update.manifest.parts] == [sha256([data]) for data in update.parts]

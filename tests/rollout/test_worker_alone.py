@@ -1,6 +1,7 @@
 """What the stream worker does when its engine or Redis fails: an engine that fails on command."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from services.rollout.weight_folder import WeightFolder
 from services.rollout.weight_store import Conflict, WeightStore
 from services.rollout.worker import ATTEMPTS, StreamWorker
 from shared.experience import Completion, Float32Array, Int32Array, Prompt, VersionSpan
-from shared.stream import Streams, connect
+from shared.stream import Entry, Streams, connect
 from tests.conftest import RedisServer
 from tests.rollout.asking import Asker, make_prompt
 from tests.rollout.server import make_update
-from tests.rollout.tiny_model import tensors_of
+from tests.rollout.tiny_model import tensors_of, varied
 
 Models = tuple[Path, LlamaForCausalLM]
 
@@ -71,8 +72,8 @@ class Room:
     def worker(self, name: str) -> StreamWorker:
         return StreamWorker(self.asker.streams, name, self.engine, self.weights, max_groups=4)
 
-    async def push(self, version: int, epoch: int = 1) -> None:
-        manifest, payloads = make_update(tensors_of(self.model), version, epoch)
+    async def push(self, version: int, epoch: int = 1, of: LlamaForCausalLM | None = None) -> None:
+        manifest, payloads = make_update(tensors_of(of or self.model), version, epoch)
         await self.weights.open(manifest)
         for part, payload in enumerate(payloads):
 
@@ -152,11 +153,13 @@ def test_a_dead_engine_ends_the_worker_and_keeps_its_prompts(room: Room) -> None
 def test_what_a_stopped_worker_leaves_is_taken_over_by_the_next(room: Room) -> None:
     prompts = [make_prompt([5]) for _ in range(8)]
 
+    streams = room.asker.streams
+
     async def first() -> None:
         await room.push(0)
         room.engine.gate.clear()
         room.asker.issue(prompts)
-        await until(lambda: len(room.asker.streams.pending("prompts", "one")) == 4)
+        await until(lambda: len(streams.pending("prompts", "one")) == 4)
 
     async def second() -> None:
         room.engine.gate.set()
@@ -165,17 +168,92 @@ def test_what_a_stopped_worker_leaves_is_taken_over_by_the_next(room: Room) -> N
     async def body() -> None:
         await with_worker(room, "one", first())
         assert not room.asker.answered(prompts)
+        assert not streams.pending("prompts", "one"), "handed back, not left to be noticed"
+        waiting = [entry.id for entry in streams.after("prompts", "0")]
+        assert sorted(waiting) == sorted(prompt.id for prompt in prompts)
         await with_worker(room, "two", second())
 
     asyncio.run(body())
-    assert not room.asker.streams.pending("prompts", "one")
     assert {group.worker for group in room.asker.groups()} == {"two"}
+
+
+def test_a_prompt_that_was_read_while_the_worker_was_told_to_leave_is_handed_back_too(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, prompt = room.asker.streams, make_prompt([5])
+    one = room.worker("one")
+    read, reading, release = one._reader.read, threading.Event(), threading.Event()
+
+    def slow_read(count: int, block_ms: int) -> list[Entry]:
+        reading.set()
+        release.wait(20)
+        return read(count, block_ms)
+
+    monkeypatch.setattr(one._reader, "read", slow_read)
+
+    async def body() -> None:
+        await room.push(0)
+        task = asyncio.create_task(one.run())
+        await until(reading.is_set)
+        room.asker.issue([prompt])
+        task.cancel()
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
+    assert not streams.pending("prompts", "one")
+    assert [entry.id for entry in streams.after("prompts", "0")] == [prompt.id]
+    assert room.engine.calls == 0
+
+
+def test_nothing_is_admitted_or_delivered_while_the_weights_have_diverged(room: Room) -> None:
+    held, later = make_prompt([5], issued_version=3), make_prompt([6], issued_version=3)
+    right, _ = make_update(tensors_of(varied(room.model, seed=9)), 3)
+    one = room.worker("one")
+
+    async def body() -> None:
+        await room.push(3)
+        task = asyncio.create_task(one.run())
+        try:
+            room.engine.gate.clear()
+            room.asker.issue([held])
+            await until(lambda: room.engine.calls == 1)
+            await room.weights.open(right)
+            assert (room.weights.version, room.weights.status.state) == (None, "diverged")
+            room.asker.issue([later])
+            room.engine.gate.set()
+            handed_back = one.metrics.groups.labels("handed_back")
+            await until(lambda: handed_back._value.get() >= 2)
+            assert not room.asker.groups() and room.engine.calls == 1
+            await room.push(3, of=varied(room.model, seed=9))
+            assert (room.weights.version, room.weights.status.state) == (3, "serving")
+            await until(lambda: len(room.asker.answered([held, later])) == 2)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
+    assert {group.weights_digest for group in room.asker.groups()} == {right.digest}
+
+
+def test_a_version_that_is_served_as_it_was_published_is_not_taken_twice(room: Room) -> None:
+    async def body() -> None:
+        await room.push(3)
+        with pytest.raises(Conflict, match="superseded"):
+            await room.push(3)
+        with pytest.raises(Conflict, match="superseded"):
+            await room.push(2, of=varied(room.model, seed=9))
+        assert (room.weights.version, room.weights.divergences) == (3, 0)
+
+    asyncio.run(body())
 
 
 def test_a_server_that_is_behind_hands_newer_prompts_back_and_answers_those_behind_them(
     room: Room, tied_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "VERSION_SECONDS", 0.3)
+    monkeypatch.setattr(worker, "HOLD_SECONDS", 0.1)
     newer = [make_prompt([5], issued_version=1) for _ in range(6)]
     present = [make_prompt([5], issued_version=0) for _ in range(3)]
     streams = room.asker.streams
