@@ -14,6 +14,7 @@ import logging
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import redis
@@ -272,7 +273,7 @@ class Streams:
 
 def _flat(fields: Mapping[str, Any], payload: bytes) -> list[Any]:
     fields = {"checksum": checksum(payload), **fields}
-    return [*(part for pair in fields.items() for part in pair), "payload", payload]
+    return [*chain.from_iterable(fields.items()), "payload", payload]
 
 
 def checksum(payload: bytes) -> str:
