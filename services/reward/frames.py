@@ -100,6 +100,18 @@ def receive(channel: socket.socket, kind: type[T], until: float | None = None) -
         raise Closed(f"no {kind}: {error}") from error
 
 
+def is_open(channel: socket.socket) -> bool:
+    """Whether the other end is there and has said nothing."""
+    channel.settimeout(0)
+    try:
+        channel.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+    return False
+
+
 def has_message(channel: socket.socket, until: float) -> bool:
     """Wait until something can be read; False if nothing came by `until`."""
     channel.settimeout(_seconds(until))

@@ -5,17 +5,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 from pydantic import Field
 
 from services.reward.frames import Closed
-from services.reward.pool_process import Nursery, WorkerProcess
+from services.reward.pool_process import Function, Nursery, WorkerProcess
+from services.reward.pool_stock import Stock
 from services.reward.protocol import Failure, Outcome
 from shared.config import Table
 from shared.scoring import ScoreItem
 
+READY_PROCESSES = 2
+"""Kept in stock, if that many spares are allowed."""
 PATIENCE_SECONDS = 0.1
 """An item that takes longer gives way: its process runs on at low priority, and another takes its place."""
 
@@ -29,17 +32,6 @@ class PoolConfig(Table):
     """Address space of each process."""
     network: Literal["best_effort", "required"] = "best_effort"
     """`required`: where the system gives the processes no network of their own, their items are errors."""
-
-
-class Function(NamedTuple):
-    """What a process has to prepare once."""
-
-    key: int
-    factory: str
-    parameters: Mapping[str, Any]
-    modules: Sequence[str]
-    gives_way: bool
-    """Whether a slow item's process runs on at low priority."""
 
 
 class Batch:
@@ -75,6 +67,7 @@ class Pool:
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
         self._nursery = Nursery(config.memory_mb, config.network == "required")
+        self._stock = Stock(self._nursery, min(READY_PROCESSES, config.spare_workers))
         self._queue: deque[tuple[Batch, int]] = deque()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -122,6 +115,7 @@ class Pool:
             self._closed = True
             self._changed.notify_all()
         self._nursery.close()
+        self._stock.close()
         for thread in self._threads:
             thread.join()
         for batch, position in self._queue:
@@ -141,6 +135,7 @@ class Pool:
             if content not in self._functions:
                 key = next(self._keys)
                 self._functions[content] = Function(key, factory, parameters, modules, gives_way)
+                self._stock.learn(self._functions[content])
             return self._functions[content]
 
     def _add_threads(self) -> None:
@@ -186,7 +181,7 @@ class Pool:
         for is_last in (False, True):
             begun = slow = False
             try:
-                process = process or WorkerProcess(self._nursery, batch.function.modules)
+                process = process or self._stock.take(batch.function)
                 failure, until = self._begin(process, batch, position)
                 begun = True
                 outcome, slow = (failure, False) if failure else self._finish(process, batch.function, until)
@@ -212,12 +207,11 @@ class Pool:
         Raises:
         Closed, TimeoutError: the process must be ended.
         """
-        key, factory, parameters, *_ = batch.function
-        if failure := process.prepare(key, factory, parameters):
+        if failure := process.prepare(batch.function):
             return failure, 0.0
         until = time.monotonic() + batch.deadline_seconds
         try:
-            process.begin(key, batch.items[position], until)
+            process.begin(batch.function.key, batch.items[position], until)
         except ValueError as error:
             return Failure("invalid", f"cannot be given the item: {error}"), 0.0
         return None, until

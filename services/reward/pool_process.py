@@ -10,9 +10,20 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from services.reward.frames import Answer, Closed, End, Fork, Prepare, Work, has_message, receive, send
+from services.reward.frames import (
+    Answer,
+    Closed,
+    End,
+    Fork,
+    Prepare,
+    Work,
+    has_message,
+    is_open,
+    receive,
+    send,
+)
 from services.reward.protocol import Failure, Outcome, Steps
 from shared.scoring import ScoreItem
 
@@ -25,6 +36,17 @@ LOW_PRIORITY = 19
 """Of a slow item's process. Several that spin must not together outweigh those that work."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 """Environment variables that the processes see. Tokens are not among them."""
+
+
+class Function(NamedTuple):
+    """What a process has to prepare once."""
+
+    key: int
+    factory: str
+    parameters: Mapping[str, Any]
+    modules: Sequence[str]
+    gives_way: bool
+    """Whether a slow item's process runs on at low priority."""
 
 
 class Nursery:
@@ -146,14 +168,16 @@ class WorkerProcess:
         self._prepared: dict[int, Failure | None] = {}
         self.pid, self._generation, self._channel = nursery.fork(modules)
 
-    def prepare(self, key: int, factory: str, parameters: Mapping[str, Any]) -> Failure | None:
-        """Make function `key` ready, once; the failure if it cannot be.
+    def prepare(self, function: Function) -> Failure | None:
+        """Make the function ready, once; the failure if it cannot be.
 
         Raises:
         Closed, TimeoutError: the process must be ended.
         """
+        key = function.key
         if key not in self._prepared:
-            answer = self._exchange(Prepare(key, factory, dict(parameters)), PREPARE_SECONDS)
+            wanted = Prepare(key, function.factory, dict(function.parameters))
+            answer = self._exchange(wanted, PREPARE_SECONDS)
             failed = answer.status != "ok"
             self._prepared[key] = (
                 Failure("error", f"could not be prepared: {answer.cause}") if failed else None
@@ -166,6 +190,10 @@ class WorkerProcess:
         ValueError: the item cannot be sent.
         """
         send(self._channel, Work(key, item), until)
+
+    def is_alive(self) -> bool:
+        """Whether it waits for something to do; for one that has nothing."""
+        return is_open(self._channel)
 
     def has_answered(self, until: float) -> bool:
         return has_message(self._channel, until)

@@ -1,6 +1,5 @@
 """The killable processes: deadlines, deaths, limits, healing, and that none is left behind."""
 
-import contextlib
 import errno
 import os
 import signal
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,25 +60,23 @@ def test_outcomes_come_in_order_and_every_kind_of_trouble_stays_with_its_item(po
 
 def test_a_hanging_item_costs_its_own_deadline_only_and_the_pool_heals(pool: Pool) -> None:
     run(pool, "fine", "fine")
-    start = time.monotonic()
     outcomes = run(pool, "spin", *["fine"] * 20, "sleep 60", "fine", seconds=1.0)
-    took = time.monotonic() - start
     assert outcomes[0] == outcomes[21] == Failure("timeout", "took longer than 1 s")
     assert outcomes[1:21] == [1.0] * 20
     assert outcomes[22] == 1.0
-    assert took < 15, "sleeping items are not waited for"
     assert run(pool, "fine") == [1.0]
 
 
 def test_others_are_scored_while_items_hang(pool: Pool) -> None:
     run(pool, "fine", "fine")
-    hanging = threading.Thread(target=run, args=(pool, "spin", "sleep 60"), kwargs={"seconds": 4.0})
+    hanging = threading.Thread(target=run, args=(pool, "spin", "sleep 600"), kwargs={"seconds": 600.0})
     hanging.start()
     try:
-        start = time.monotonic()
+        wait_for(lambda: pool._slow == 2, "both workers being slow")
         assert run(pool, *["fine"] * 10) == [1.0] * 10
-        assert time.monotonic() - start < 2.5, "it did not wait for the deadline of the others"
+        assert hanging.is_alive(), "the others did not wait for it"
     finally:
+        pool.close()
         hanging.join()
 
 
@@ -156,10 +152,8 @@ def test_a_close_while_items_hang_ends_at_once_with_errors(pool: Pool) -> None:
     run(pool, "fine")
     asking.start()
     wait_for(lambda: pool._active == 4, "all four processes being slow")
-    start = time.monotonic()
     pool.close()
     asking.join()
-    assert time.monotonic() - start < 30, "the items would have slept for a minute"
     assert len(outcomes) == 9
     assert all(isinstance(outcome, Failure) and outcome.status == "error" for outcome in outcomes)
 
@@ -215,15 +209,13 @@ def test_temporary_files_of_killed_processes_are_removed(
         finally:
             pool.close()
     assert len(list(tmp_path.glob("rollstream-pool-*"))) == 1, "killed, it can remove nothing"
-    with own_folder_in(tmp_path, monkeypatch) as folder:
-        assert list(tmp_path.glob("rollstream-pool-*")) == [folder], "the next one does"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
+    def next_one_is_alone() -> bool:
+        with own_folder() as folder:
+            return list(tmp_path.glob("rollstream-pool-*")) == [folder]
 
-@contextlib.contextmanager
-def own_folder_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    with own_folder() as folder:
-        yield folder
+    wait_for(next_one_is_alone, "the last worker's end, after which the next nursery removes what is left")
 
 
 @pytest.mark.parametrize("what", ["subprocess.Popen", "socket.socketpair"])
@@ -273,6 +265,25 @@ def test_a_killed_service_leaves_no_process_behind() -> None:
         service.kill()
         service.communicate()
     wait_for(lambda: not is_alive(pid), "the end of the busy process")
+
+
+def test_a_killed_process_is_replaced_by_one_that_was_ready(pool: Pool) -> None:
+    run(pool, "fine", "fine")
+    wait_for(lambda: len(pool._stock.pids) == 2, "two processes to be ready")
+    ready = set(pool._stock.pids)
+    outcomes = run(pool, "die", "die", "pid", "pid")
+    assert ready.issuperset(outcomes[2:]), (ready, outcomes)
+    wait_for(lambda: len(pool._stock.pids) == 2, "two others to be ready")
+    assert ready.isdisjoint(pool._stock.pids)
+
+
+def test_a_ready_process_that_died_is_given_to_no_item(pool: Pool) -> None:
+    run(pool, "fine", "fine")
+    wait_for(lambda: len(pool._stock.pids) == 2, "two processes to be ready")
+    for pid in pool._stock.pids:
+        os.kill(pid, signal.SIGKILL)
+    outcomes = run(pool, "die", "die", "fine", "fine")
+    assert outcomes[2:] == [1.0, 1.0]
 
 
 def test_idle_pools_have_no_processes() -> None:

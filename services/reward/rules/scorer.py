@@ -1,6 +1,7 @@
 """A rule as a scorer: in place where it is safe, in the pool where it may hang."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -59,4 +60,7 @@ def prepare(parameters: Mapping[str, Any]) -> Callable[[ScoreItem], float]:
     """In a process of the pool: the rule with its parameters, as `RuleScorer.parameters` has them."""
     row = RULES[parameters["rule"]]
     config = row.table.model_validate(parameters)
+    for module in map(import_module, row.modules):
+        if hasattr(module, "warm_up"):
+            module.warm_up()
     return lambda item: row.function(item, config)

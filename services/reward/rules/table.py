@@ -21,7 +21,8 @@ class Row(NamedTuple):
     gives_way: bool = True
     """Whether a slow item runs on at low priority; not where the rule itself measures time."""
     modules: tuple[str, ...] = ()
-    """What it imports when it runs, because that takes long: found at the start, imported in the pool."""
+    """What it imports when it runs, because that takes long: found at the start, imported in the pool. A
+    `warm_up` in one of them is called in each process."""
 
     @property
     def description(self) -> str:
