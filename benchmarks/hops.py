@@ -81,13 +81,14 @@ class Ours:
             together: how many a service hands on in one step.
         """
         rows = make_rows(size, groups)
+        passes = 100  # so that the data set is not shuffled anew with every batch
         self.streams = streams
         self._completions = {row.text: make_completions(size, number) for number, row in enumerate(rows)}
         streams.ensure_groups()
         sampling = Sampling(max_tokens=size.completion_tokens[1])
         self._feed = Feed(
             streams,
-            PromptSource(streams.run, [Dataset("train", rows)], 0, size.completions, sampling),
+            PromptSource(streams.run, [Dataset("train", rows * passes)], 0, size.completions, sampling),
             learner_epoch=streams.next_learner_epoch(),
             vocabulary=VOCABULARY,
             groups_per_step=groups,

@@ -9,17 +9,15 @@ reply:
 * what a reader was given but never saw is found again in its pending list (`shared.reader`).
 """
 
-import dataclasses
 import logging
 import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, Literal
 
 import redis
 
 from shared import scripts
+from shared.entry import Entry, flat_entry, parse_entry, seconds_of
 
 log = logging.getLogger("rollstream.stream")
 
@@ -49,22 +47,6 @@ class Fenced(RuntimeError):
 
 class QueueLost(RuntimeError):
     """The stream or its group vanished: Redis was emptied or restarted without its data."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One stream entry: readable fields for people, payload for programs."""
-
-    entry_id: str
-    fields: dict[str, str]
-    payload: bytes
-    deliveries: int = 1
-    """How many consumers it was given to, this one included."""
-
-    @property
-    def id(self) -> str:
-        """The prompt id, the same on every stream and attempt."""
-        return self.fields.get("id", "")
 
 
 Move = tuple[Entry, Mapping[str, Any], bytes]
@@ -155,7 +137,7 @@ class Streams:
         keys = [self.key("learner_epoch"), self.key("inflight"), self.key("prompts")]
         arguments: list[Any] = [learner_epoch]
         for fields, payload in prompts:
-            entry = _flat(fields, payload)
+            entry = flat_entry(fields, payload)
             arguments += [fields["id"], len(entry), *entry]
         return int(self._fenced(self._append, keys, arguments))
 
@@ -167,9 +149,8 @@ class Streams:
         """
         keys = [self.key("learner_epoch"), self.key("inflight"), self.key("experiences")]
         entry_ids = [entry.entry_id for entry in entries]
-        self._fenced(
-            self._release, keys, [learner_epoch, GROUPS["experiences"], len(entries), *entry_ids, *ids]
-        )
+        arguments = [learner_epoch, GROUPS["experiences"], len(entries), *entry_ids, *ids]
+        self._fenced(self._release, keys, arguments)
 
     def in_flight(self) -> set[str]:
         """Ids issued and not yet released."""
@@ -195,7 +176,7 @@ class Streams:
         """Several in one step, which is cheaper than one by one. For each, what `forward` would return."""
         arguments: list[Any] = [GROUPS[source]]
         for entry, fields, payload in moves:
-            new = _flat({**fields, **_past(entry, source, fields)}, payload)
+            new = flat_entry({**fields, **_past(entry, source, fields)}, payload)
             arguments += [entry.entry_id, len(new), *new]
         moved: Any = self._forward(keys=[self.key(source), self.key(target)], args=arguments)
         return [bool(each) for each in moved]
@@ -254,11 +235,8 @@ class Streams:
 
     def pending(self, source: StreamName, consumer: str) -> list[Any]:
         """What `consumer` was given and has not finished: ids, idle times, delivery counts."""
-        return list(
-            self.client.xpending_range(
-                self.key(source), GROUPS[source], "-", "+", 10_000, consumername=consumer
-            )
-        )
+        key, group = self.key(source), GROUPS[source]
+        return list(self.client.xpending_range(key, group, "-", "+", 10_000, consumername=consumer))
 
     def tail(self, name: str, count: int) -> list[Entry]:
         """The newest `count` entries of a stream, oldest first, without touching their delivery."""
@@ -271,21 +249,6 @@ class Streams:
         return [parse_entry(item) for item in items]
 
 
-def _flat(fields: Mapping[str, Any], payload: bytes) -> list[Any]:
-    fields = {"checksum": checksum(payload), **fields}
-    return [*chain.from_iterable(fields.items()), "payload", payload]
-
-
-def checksum(payload: bytes) -> str:
-    """CRC-32 of a payload, in hexadecimal: what the entry that carries it says of it."""
-    return f"{zlib.crc32(payload):08x}"
-
-
-def seconds_of(entry_id: str) -> float:
-    """When an entry was appended, by the clock of Redis."""
-    return int(entry_id.split("-")[0]) / 1000
-
-
 def _past(entry: Entry, source: StreamName, fields: Mapping[str, Any]) -> dict[str, Any]:
     """What an entry's successor tells of the way so far, beside the successor's own `fields`."""
     past: dict[str, Any] = {MOMENTS[source]: f"{seconds_of(entry.entry_id):.3f}"}
@@ -293,10 +256,3 @@ def _past(entry: Entry, source: StreamName, fields: Mapping[str, Any]) -> dict[s
         past[f"{GROUPS[source]}_deliveries"] = entry.deliveries
     past |= {name: value for name, value in entry.fields.items() if name in CARRIED}
     return {name: value for name, value in past.items() if name not in fields}
-
-
-def parse_entry(item: Any) -> Entry:
-    """An entry as redis-py gives it."""
-    entry_id, raw = item
-    payload = raw.pop(b"payload", b"")
-    return Entry(entry_id.decode(), {k.decode(): v.decode(errors="replace") for k, v in raw.items()}, payload)

@@ -1,8 +1,10 @@
 """What an experience must be, beyond what its wire format says, before it is trained on."""
 
+import torch
+
 from shared.codec import MalformedEntry, decode_group, intact_payload
+from shared.entry import Entry
 from shared.experience import Group
-from shared.stream import Entry
 
 
 def decode_experience(entry: Entry, vocabulary: int) -> Group:
@@ -20,9 +22,10 @@ def decode_experience(entry: Entry, vocabulary: int) -> Group:
     for number, completion in enumerate(group.completions):
         if completion.reward is None:
             raise MalformedEntry(f"completion {number} has no reward")
-        if max(completion.token_ids) >= vocabulary:
+        largest = int(torch.frombuffer(completion.token_ids, dtype=torch.int32).max())
+        if largest >= vocabulary:
             raise MalformedEntry(
-                f"completion {number} has token id {max(completion.token_ids)}; "
+                f"completion {number} has token id {largest}; "
                 f"the policy's vocabulary has {vocabulary} entries"
             )
     if group.min_version < group.prompt.issued_version:
