@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from shared.entry import Entry, checksum
 from shared.experience import SCHEMA, Completion, Float32Array, Group, Int32Array, Prompt
-from shared.stream import Entry, checksum
 
 assert sys.byteorder == "little", "the wire format is little-endian"
 assert Int32Array().itemsize == 4 and Float32Array().itemsize == 4

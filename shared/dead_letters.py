@@ -9,7 +9,8 @@ only asks: the learner issues the prompt again, under the same id, when it next 
 from collections.abc import Iterator
 
 from shared import scripts
-from shared.stream import Entry, Streams
+from shared.entry import Entry
+from shared.stream import Streams
 
 _PAGE = 100
 """Letters read at once: each holds a whole group."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import redis
 
+from shared.entry import Entry, parse_entry
 from shared.losses import make_anew, report_loss
-from shared.stream import GROUPS, MAX_DELIVERIES, Entry, QueueLost, StreamName, Streams, parse_entry
+from shared.stream import GROUPS, MAX_DELIVERIES, QueueLost, StreamName, Streams
 
 
 class Reader:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from services.console.screen import clock
 from shared.dead_letters import DeadLetters
-from shared.stream import Entry, seconds_of
+from shared.entry import Entry, seconds_of
 
 CAUSE_CHARACTERS = 100
 

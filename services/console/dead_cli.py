@@ -10,7 +10,7 @@ from services.console.options import OVERRIDES, TAKES_OVERRIDES, OrRunFile, RunN
 
 if TYPE_CHECKING:
     from shared.dead_letters import DeadLetters
-    from shared.stream import Entry
+    from shared.entry import Entry
 
 dead_app = typer.Typer(
     help="Groups that could not be generated, scored or trained on: see why, hand them back, or drop them.",

@@ -9,8 +9,9 @@ from rich.text import Text
 from services.console.passage import passage
 from services.console.screen import clock
 from shared.codec import MalformedEntry, decode_group, decode_prompt, intact_payload
+from shared.entry import Entry, seconds_of
 from shared.experience import Completion, Group, Prompt
-from shared.stream import STREAMS, Entry, Streams, seconds_of
+from shared.stream import STREAMS, Streams
 
 PEEKABLE = (*STREAMS, "dead", "events")
 

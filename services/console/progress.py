@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from services.console.queues import Queue, read_queues
-from shared.stream import Entry, Streams
+from shared.entry import Entry
+from shared.stream import Streams
 from shared.workers import list_workers
 
 MEASURED = ("step", "eval")

@@ -12,7 +12,8 @@ from rich.text import Text
 from services.console.passage import Moment, passage
 from services.console.screen import clock
 from shared.dead_letters import DeadLetters
-from shared.stream import GROUPS, MOMENTS, STREAMS, Entry, StreamName, Streams, seconds_of
+from shared.entry import Entry, seconds_of
+from shared.stream import GROUPS, MOMENTS, STREAMS, StreamName, Streams
 from shared.workers import alive_ids
 
 _PAGE = 100
@@ -44,10 +45,9 @@ def trace(streams: Streams, id: str, folder: Path) -> tuple[list[str], list[Mome
         places.append(
             "handed back: the learner issues it again, or has and will note it in its next checkpoint"
         )
-    for row in _rows(folder / "groups.jsonl", id):
-        moments.update(passage({name: str(value) for name, value in row.items()}))
-        moments.add(Moment(row["at"], "learner", f"trained on in step {row['step']}"))
-        places.append(f"trained on in step {row['step']}")
+    trained_in, way = trained(id, folder)
+    places += trained_in
+    moments.update(way)
     if not places and streams.client.sismember(streams.key("inflight"), id):
         places.append(
             "in flight for the learner and on no stream: it moved just now, or Redis lost it and the learner "
@@ -59,6 +59,17 @@ def trace(streams: Streams, id: str, folder: Path) -> tuple[list[str], list[Mome
             f"and is not in {folder / 'groups.jsonl'} among those trained on"
         )
     return places or ["no longer in flight"], sorted(moments)
+
+
+def trained(id: str, folder: Path) -> tuple[list[str], list[Moment]]:
+    """What the learner noted of a group when it trained on it: the step, and the group's moments."""
+    places: list[str] = []
+    moments: set[Moment] = set()
+    for row in _rows(folder / "groups.jsonl", id):
+        moments.update(passage({name: str(value) for name, value in row.items()}))
+        moments.add(Moment(row["at"], "learner", f"trained on in step {row['step']}"))
+        places.append(f"trained on in step {row['step']}")
+    return places, sorted(moments)
 
 
 def trace_table(moments: list[Moment]) -> Table:

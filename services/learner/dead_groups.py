@@ -9,7 +9,8 @@ and not forgotten, wherever the learner is killed meanwhile.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shared.stream import Entry, Streams
+from shared.entry import Entry
+from shared.stream import Streams
 
 
 class DeadGroups:

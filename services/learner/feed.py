@@ -18,9 +18,10 @@ from services.learner.dead_groups import DeadGroups
 from services.learner.queues import Queues
 from services.learner.validation import decode_experience
 from shared.codec import MalformedEntry
+from shared.entry import Entry
 from shared.experience import Group, Prompt
 from shared.losses import LossWatch
-from shared.stream import Entry, QueueLost, Streams
+from shared.stream import QueueLost, Streams
 
 log = logging.getLogger("rollstream.feed")
 

@@ -5,10 +5,11 @@ from functools import partial
 from typing import TypeVar
 
 from shared.codec import encode
+from shared.entry import Entry
 from shared.experience import Prompt
 from shared.outage import insist
 from shared.reader import Reader
-from shared.stream import Entry, Streams
+from shared.stream import Streams
 
 _APPENDED_AT_ONCE = 256
 """Redis serves nobody else during a script."""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.stream import CARRIED, MOMENTS, Entry, seconds_of
+from shared.entry import Entry, seconds_of
+from shared.stream import CARRIED, MOMENTS
 from shared.telemetry import JsonLines, keep_lines
 
 _TOLD = CARRIED | {"id", "reward_mean"}

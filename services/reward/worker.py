@@ -13,10 +13,11 @@ import redis
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
 from shared.codec import MalformedEntry, decode_group, encode, intact_payload
+from shared.entry import Entry
 from shared.experience import Completion, Group, Prompt
 from shared.reader import Reader
 from shared.scoring import SERVICE_KEY, ScoreItem, ScoreResult
-from shared.stream import Entry, QueueLost, Streams
+from shared.stream import QueueLost, Streams
 from shared.workers import Heartbeat, alive_ids, worker_id
 
 log = logging.getLogger("rollstream")

@@ -15,10 +15,11 @@ from services.rollout.engine import Engine, EngineDead, PromptRefused
 from services.rollout.metrics import RolloutMetrics
 from services.rollout.weight_store import WeightStore
 from shared.codec import MalformedEntry, decode_prompt, encode, intact_payload
+from shared.entry import Entry, parse_entry
 from shared.experience import Completion, Group, Prompt
 from shared.outage import is_outage
 from shared.reader import Reader
-from shared.stream import Entry, QueueLost, Streams, parse_entry
+from shared.stream import QueueLost, Streams
 from shared.workers import alive_ids
 
 ATTEMPTS = 3

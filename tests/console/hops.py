@@ -1,8 +1,9 @@
 """Brings a group along its way as the services do: taken, answered, scored, each by a worker of its own."""
 
 from shared.codec import encode
+from shared.entry import Entry
 from shared.reader import Reader
-from shared.stream import Entry, Streams
+from shared.stream import Streams
 from tests.console.entries import a_group, a_prompt
 
 

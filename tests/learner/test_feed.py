@@ -11,9 +11,10 @@ import pytest
 from services.learner.data.prompts import Dataset, PromptSource, Row
 from services.learner.feed import Feed
 from shared.codec import decode_group, decode_prompt, encode
+from shared.entry import Entry, checksum
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 from shared.reader import Reader
-from shared.stream import Entry, Fenced, QueueLost, Streams, checksum, connect
+from shared.stream import Fenced, QueueLost, Streams, connect
 from tests.conftest import RedisServer
 
 
@@ -301,6 +302,19 @@ def test_a_group_of_a_version_not_trained_yet_is_generated_again(streams: Stream
         groups = feed.take(5)
     assert {group.max_version for group in groups} == {5}
     assert streams.tail("dead", 10) == []
+
+
+def test_a_group_of_other_weights_than_were_published_is_generated_again(streams: Streams) -> None:
+    """A server that hung while the learner was replaced may serve what the old one gave that number."""
+    digests = {5: "published"}
+    feed = make_feed(streams, total_groups=4, digest_of=digests.get)
+    feed.issue(5)
+    pass_on(streams, Reader(streams, "prompts", "w").read(4, 100), version=5)
+    assert not feed._receive()
+    digests[5] = "d"  # what `answer` says
+    with services(streams):
+        groups = feed.take(5)
+    assert len(groups) == 4 and not streams.tail("dead", 10)
 
 
 def test_a_run_in_which_every_group_dies_ends_with_the_cause(streams: Streams) -> None:

@@ -15,8 +15,9 @@ from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
 from services.rollout.weight_store import Conflict, WeightStore
 from services.rollout.worker import ATTEMPTS, StreamWorker
+from shared.entry import Entry
 from shared.experience import Completion, Float32Array, Int32Array, Prompt, VersionSpan
-from shared.stream import Entry, Streams, connect
+from shared.stream import Streams, connect
 from tests.conftest import RedisServer
 from tests.rollout.asking import Asker, make_prompt
 from tests.rollout.server import make_update
