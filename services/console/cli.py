@@ -155,13 +155,18 @@ def trace(
     config: OrRunFile = None,
 ) -> None:
     """One prompt through every hop: where it is, and when who did what to it, under which version."""
-    from services.console.runs import opened
+    from services.console.runs import RunEnded, opened
     from services.console.screen import print_views
     from services.console.trace import trace as read
-    from services.console.trace import trace_table
+    from services.console.trace import trace_table, trained
 
-    with opened(run, config, context.args) as found:
-        places, moments = read(found.streams, id, found.folder)
+    try:
+        with opened(run, config, context.args) as found:
+            places, moments = read(found.streams, id, found.folder)
+    except RunEnded as ended:
+        places, moments = trained(id, ended.folder)
+        if not places:
+            raise
     print_views([f"{id}: {'; '.join(places)}", trace_table(moments)])
 
 

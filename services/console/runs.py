@@ -20,6 +20,14 @@ RUNS = Path("runs")
 URL_VARIABLE = "ROLLSTREAM_REDIS__URL"
 
 
+class RunEnded(ValueError):
+    """A run that is no longer in Redis, or whose Redis is gone, because it has ended."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(f"{message}; the run has ended, and what it reached is in {_report(folder)}")
+        self.folder = folder
+
+
 @dataclass(frozen=True)
 class Run:
     """A run whose streams are there to be looked into."""
@@ -61,8 +69,8 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
     """The run while a command looks into it.
 
     Raises:
-    ValueError: there is no such run, or its Redis does not answer, also inside the context. The message says
-        whether the run has ended, and which runs are in that Redis.
+    RunEnded: there was.
+    ValueError: there is no such run, or its Redis does not answer, also inside the context.
     """
     folder = find_folder(run, config, overrides, holding=CONFIG)
     if config is None:
@@ -76,12 +84,11 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
             client.set_retry(Retry(NoBackoff(), 0))  # a person waits
             streams = Streams(client, name)
             if not _exists(streams):
-                hint = f"; {_runs_in(client)}{_end(folder) or _others()}"
-                raise ValueError(f"run {name!r} is not in Redis at {where}{hint}")
+                raise _absence(f"run {name!r} is not in Redis at {where}; {_runs_in(client)}", folder)
             yield Run(streams, folder)
     except (redis.ConnectionError, redis.TimeoutError) as error:
-        hint = _end(folder) or f", and {folder} has no report of an ended run{_others()}"
-        raise ValueError(f"Redis at {where}, of run {name!r}, does not answer ({error}){hint}") from error
+        silence = f"Redis at {where}, of run {name!r}, does not answer ({error})"
+        raise _absence(silence, folder) from error
     except redis.RedisError as error:
         raise ValueError(f"Redis at {where} refuses: {error}") from error
 
@@ -113,9 +120,10 @@ def _exists(streams: Streams) -> bool:
     return bool(streams.client.exists(*(streams.key(name) for name in (*STREAMS, "events", "dead"))))
 
 
-def _end(folder: Path) -> str:
-    report = _report(folder)
-    return f"; the run has ended, and what it reached is in {report}" if report else ""
+def _absence(message: str, folder: Path) -> ValueError:
+    if _report(folder):
+        return RunEnded(message, folder)
+    return ValueError(f"{message}; {folder} has no report of an ended run{_others()}")
 
 
 def _report(folder: Path) -> Path | None:

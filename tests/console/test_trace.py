@@ -9,8 +9,9 @@ from services.learner.trained_groups import TrainedGroups
 from shared.dead_letters import DeadLetters
 from shared.stream import Streams
 from shared.workers import Heartbeat
+from tests.conftest import free_port
 from tests.console.hops import bury, generate, issue, score, take_prompt
-from tests.console.looking import Look
+from tests.console.looking import Look, save_run
 
 pytestmark = pytest.mark.usefixtures("run_folder")
 
@@ -98,6 +99,23 @@ def test_one_between_two_looks_is_in_flight(streams: Streams, shown: Look) -> No
     issue(streams)
     streams.client.delete(streams.key("prompts"))
     assert "in flight for the learner and on no stream" in shown("trace", "id-0")
+
+
+def test_what_was_trained_is_still_told_when_the_run_has_ended(
+    streams: Streams, shown: Look, refused: Look, here: Path
+) -> None:
+    issue(streams)
+    generate(streams)
+    ended = here / save_run("ended", f"redis://127.0.0.1:{free_port()}/0")
+    trained = TrainedGroups(ended, step=0)
+    trained.write(4, [score(streams)])
+    trained.close()
+    assert "does not answer" in refused("trace", "id-0", "--run", "ended"), "it may only be cut off"
+    (ended / "report.json").write_text("{}")
+    text = shown("trace", "id-0", "--run", "ended")
+    assert "id-0: trained on in step 4" in text
+    assert sorted(told(text)[:-1]) == sorted([ISSUED, TAKEN, GENERATED, TO_SCORE, SCORED])
+    assert "the run has ended" in refused("trace", "id-9", "--run", "ended")
 
 
 def test_an_unknown_id_is_told_with_where_was_looked(streams: Streams, refused: Look) -> None:

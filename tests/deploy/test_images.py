@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared.stream import connect
+from shared.stream import Streams, connect
 from tests.conftest import RedisServer, free_port, redis_binary
 from tests.deploy import image
 from tests.deploy.compose_file import BASE, ROOT, SECRETS, environment, load
@@ -137,8 +137,14 @@ def test_the_warm_start_answers_for_help(app: Path) -> None:
 @pytest.mark.parametrize("app", ["console"], indirect=True)
 def test_the_console_shows_a_run_from_its_image(app: Path, redis_server: RedisServer) -> None:
     environ = variables("console", app) | {"ROLLSTREAM_REDIS__URL": redis_server.url}
-    done = run(image.read(DOCKERFILES["console"]).command, app, environ)
-    assert done.returncode == 0 and "no service of this run is alive" in done.stdout, done.stderr
+    command = image.read(DOCKERFILES["console"]).command
+    before = run(command, app, environ)
+    assert before.returncode == 2 and "run 'demo' is not in Redis" in before.stderr
+    with connect(redis_server.url) as client:
+        Streams(client, "demo").ensure_groups()
+        done = run(command, app, environ)
+        Streams(client, "demo").forget_run()
+    assert done.returncode == 0 and "no service of run demo is alive" in done.stdout, done.stderr
     assert " ".join(image.read(DOCKERFILES["console"]).command) in start_command("console")[-1]
 
 
