@@ -135,16 +135,16 @@ def test_the_warm_start_answers_for_help(app: Path) -> None:
 
 
 @pytest.mark.parametrize("app", ["console"], indirect=True)
-def test_the_console_shows_a_run_from_its_image(app: Path, redis_server: RedisServer) -> None:
+def test_the_console_shows_a_run_from_its_image(
+    app: Path, streams: Streams, redis_server: RedisServer
+) -> None:
     environ = variables("console", app) | {"ROLLSTREAM_REDIS__URL": redis_server.url}
     command = image.read(DOCKERFILES["console"]).command
-    before = run(command, app, environ)
-    assert before.returncode == 2 and "run 'demo' is not in Redis" in before.stderr
-    with connect(redis_server.url) as client:
-        Streams(client, "demo").ensure_groups()
-        done = run(command, app, environ)
-        Streams(client, "demo").forget_run()
-    assert done.returncode == 0 and "no service of run demo is alive" in done.stdout, done.stderr
+    none = run(command, app, environ | {"ROLLSTREAM_RUN__NAME": "none"})
+    assert none.returncode == 2 and "run 'none' is not in Redis" in none.stderr
+    done = run(command, app, environ | {"ROLLSTREAM_RUN__NAME": streams.run})
+    expected = f"no service of run {streams.run} is alive"
+    assert done.returncode == 0 and expected in done.stdout.replace("\n", ""), done.stderr
     assert " ".join(image.read(DOCKERFILES["console"]).command) in start_command("console")[-1]
 
 
