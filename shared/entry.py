@@ -27,7 +27,12 @@ def parse_entry(item: Any) -> Entry:
     """An entry as redis-py gives it."""
     entry_id, raw = item
     payload = raw.pop(b"payload", b"")
-    return Entry(entry_id.decode(), {k.decode(): v.decode(errors="replace") for k, v in raw.items()}, payload)
+    fields = {_text(name): _text(value) for name, value in raw.items()}
+    return Entry(entry_id.decode(), fields, payload)
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")  # anyone may have written anything
 
 
 def flat_entry(fields: Mapping[str, Any], payload: bytes) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from services.learner import checkpoint
 from shared.dead_letters import DeadLetters
 from shared.stream import STREAMS
-from tests.chaos.history import issued_ids
+from tests.chaos.history import issued_prompts
 from tests.chaos.pipeline import RUN, Pipeline
 
 
@@ -38,11 +38,10 @@ def weights_of(run: Path) -> dict[str, str]:
     return {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
 
 
-def audit(pipeline: Pipeline, steps: int, groups_per_step: int = 4, dead: int = 0) -> None:
+def audit(pipeline: Pipeline, steps: int, groups_per_step: int = 4) -> dict[str, str]:
     """Hold a finished run against every promise.
 
-    Args:
-        dead: how many groups had to die.
+    Returns the groups that died, by id, with their causes; empty in a run in which none had to.
     """
     expected = steps * groups_per_step
     trained = trained_ids(pipeline.run)
@@ -50,17 +49,19 @@ def audit(pipeline: Pipeline, steps: int, groups_per_step: int = 4, dead: int = 
     assert not twice, f"trained on twice: {twice}"
     assert len(trained) == expected, f"{len(trained)} groups were trained on, not {expected}"
 
-    letters = {letter.id: letter.fields.get("cause", "") for letter in DeadLetters(pipeline.streams).all()}
-    assert len(letters) == dead and all(letters.values()), letters
+    issued = issued_prompts(pipeline.folder, RUN).keys()
+    letters = [letter for letter in DeadLetters(pipeline.streams).all() if letter.id in issued]
+    dead = {letter.id: letter.fields.get("cause", "") for letter in letters}
+    assert len(dead) == len(letters) and all(dead.values()), [letter.fields for letter in letters]
     in_flight = pipeline.streams.in_flight()
     assert not in_flight, f"still in flight after the end: {in_flight}"
-    assert not set(letters) & set(trained), "a group is both dead and trained on"
-    issued = set(issued_ids(pipeline.folder, RUN))
-    assert issued == set(trained) | set(letters), issued ^ (set(trained) | set(letters))
+    assert not set(dead) & set(trained), "a group is both dead and trained on"
+    assert issued == set(trained) | set(dead), issued ^ (set(trained) | set(dead))
     left = {name: pipeline.client.xlen(pipeline.streams.key(name)) for name in STREAMS}
     assert not any(left.values()), f"entries without an owner: {left}"
 
     state = manifest(pipeline.run)
     assert state["step"] == steps
     assert state["loop"]["feed"]["trained"] == expected
-    assert state["loop"]["feed"]["dead"].keys() == letters.keys()
+    assert state["loop"]["feed"]["dead"].keys() == dead.keys()
+    return dead

@@ -28,7 +28,7 @@ def undisturbed(workspace: Path, steps: int, tmp_path_factory: pytest.TempPathFa
     """Digests of the weights that a synchronous run ends with when nothing happens to it."""
     with Pipeline(tmp_path_factory.mktemp("chaos") / "undisturbed", workspace) as pipeline:
         pipeline.finish()
-        audit(pipeline, steps)
+        assert audit(pipeline, steps) == {}
         return weights_of(pipeline.run)
 
 

@@ -2,20 +2,27 @@
 service about itself.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from shared.codec import decode_prompt
+from shared.codec import MalformedEntry, decode_prompt
+from shared.experience import Prompt
 
 
-def issued_ids(folder: Path, run: str) -> list[str]:
-    """Ids of all prompts that were ever appended to the prompts stream, in order, each time they were."""
-    ids = []
+def issued_prompts(folder: Path, run: str) -> dict[str, Prompt]:
+    """All prompts that were ever appended to the prompts stream, by id, in order of their first time.
+
+    What is none, because a test put it there, is left out.
+    """
+    prompts: dict[str, Prompt] = {}
     for command in _commands(folder):
         if command[0].upper() == b"XADD" and command[1] == f"rollstream:{{{run}}}:prompts".encode():
             fields = dict(zip(command[3::2], command[4::2], strict=True))
-            ids.append(decode_prompt(fields[b"payload"]).id)
-    return ids
+            with contextlib.suppress(MalformedEntry):
+                prompt = decode_prompt(fields[b"payload"])
+                prompts.setdefault(prompt.id, prompt)
+    return prompts
 
 
 def _commands(folder: Path) -> Iterator[list[bytes]]:

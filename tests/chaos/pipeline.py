@@ -38,6 +38,7 @@ class Pipeline:
         rollouts: int = 1,
         strikes: Mapping[str, Sequence[Strike]] | None = None,
         proxied: Sequence[str] = (),
+        variables: Mapping[str, Mapping[str, str]] | None = None,
         **learner: Any,
     ) -> None:
         """
@@ -46,14 +47,14 @@ class Pipeline:
             strikes: what each process of a name suffers, one after the other.
             proxied: names of those who reach Redis through a proxy in `links`; "weights" for the learner
                 on its way to the server rollout0.
+            variables: environment variables of each name.
             learner: keys of the `[learner]` table.
         """
         self.folder = folder
         folder.mkdir(parents=True)
         self.run = folder / "runs" / RUN
         self.learner_settings = learner
-        self.variables: dict[str, dict[str, str]] = {}
-        """Environment variables of a service."""
+        self.variables = {name: dict(own) for name, own in (variables or {}).items()}
         self.deaths: list[tuple[str, int]] = []
         """Processes that ended, in order: their name and exit status."""
         self.failures_allowed = 0

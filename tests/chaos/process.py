@@ -1,13 +1,17 @@
 """A service process that can be struck and is reaped whatever happens."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
+
+from services.console.process_tree import MARK, marked_processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,15 +35,16 @@ class Process(Protocol):
 
 
 class Command:
-    """A command in a session of its own, with its output in a file."""
+    """A command with all the processes that it starts, in whatever sessions, and its output in a file."""
 
     def __init__(self, command: Sequence[str], log: Path, folder: Path, variables: Mapping[str, str]) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
+        self._mark = f"chaos-{uuid.uuid4().hex}"
+        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", MARK: self._mark}
         with log.open("a") as output:
             self._child = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=folder,
-                env=environment,
+                env={**os.environ, **own, **variables},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -51,12 +56,21 @@ class Command:
         return self._child.poll()
 
     def strike(self, how: signal.Signals) -> None:
-        os.killpg(self.pid, how)
+        for pid in marked_processes(self._mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, how)
 
     def end(self) -> None:
-        if self._child.poll() is None:
-            self.strike(signal.SIGKILL)
+        self.strike(signal.SIGKILL)
         self._child.wait()
+
+    def rank(self, number: int) -> int:
+        """The process of one of torchrun's ranks."""
+        wanted = f"\0RANK={number}\0".encode()
+        (pid,) = [
+            pid for pid in marked_processes(self._mark) if wanted in Path(f"/proc/{pid}/environ").read_bytes()
+        ]
+        return pid
 
 
 class Fork:

@@ -6,19 +6,24 @@ can wait for it; the rollout service has
 line.
 """
 
+import os
 import runpy
 import sys
+import time
 from types import ModuleType
 
 from tests.chaos import strikes
 
 EXPIRY_SECONDS = 2
+CLOCK = "CHAOS_CLOCK"
+"""Environment variable: seconds by which a service's clock is wrong, if it is."""
 
 
 def run(name: str, arguments: list[str]) -> None:
     """The service's own entry point, in this process."""
     sys.argv = [f"services.{name}", *arguments]
     _quicken(name)
+    _set_clock(float(os.environ.get(CLOCK, 0)))
     if name == "rollout":
         _put_small_engine_in_place()
     strikes.install()
@@ -40,6 +45,13 @@ def _quicken(name: str) -> None:
         import services.reward.worker
 
         services.reward.worker.CLAIM_SECONDS = 0.5
+
+
+def _set_clock(seconds: float) -> None:
+    """Let `time.time` be wrong; what measures durations goes on."""
+    right = time.time
+    if seconds:
+        time.time = lambda: right() + seconds
 
 
 def _put_small_engine_in_place() -> None:

@@ -35,7 +35,7 @@ def test_a_synchronous_run_struck_at_every_point_ends_with_the_weights_of_one_le
     strikes = {"learner": LEARNER, "rollout0": ROLLOUT, "reward": REWARD}
     pipeline = begin(strikes=strikes)
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     struck = [name for name, _ in pipeline.deaths]
     assert {name: struck.count(name) for name in strikes} == {name: len(s) for name, s in strikes.items()}
     assert weights_of(pipeline.run) == undisturbed

@@ -16,6 +16,6 @@ def test_killed_learners_and_rollout_servers_leave_the_weights_of_a_run_left_in_
     pipeline.process("learner").strike(signal.SIGKILL)
     pipeline.wait_for_step(7)
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [("rollout0", -9), ("learner", -9)]
     assert weights_of(pipeline.run) == undisturbed

@@ -23,7 +23,7 @@ def test_a_stopped_learner_that_was_replaced_does_nothing_more_when_it_wakes_up(
     log = (pipeline.folder / "learner.log").read_text()
     assert "FENCED" in log and "two learners must not share a run" in log and "Traceback" not in log
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
 
 
@@ -41,7 +41,7 @@ def test_one_that_wakes_up_while_it_writes_a_checkpoint_spoils_nobodys(
     pipeline.wait(lambda: first.status is not None, "the end of the first learner")
     assert first.status == 2
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert not list(checkpoints.glob(".*")), "something was left behind"
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
 
@@ -61,7 +61,7 @@ def test_a_full_disk_ends_the_learner_with_its_last_checkpoint_whole(
     pipeline.finish()
     log = (pipeline.folder / "learner.log").read_text()
     assert log.count("No space left on device. Make room") == 2 and "Traceback" not in log
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [("learner", 2)] * 2 and weights_of(pipeline.run) == undisturbed
 
 
@@ -79,5 +79,5 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it(
         content = (newest / file).read_bytes()
         (newest / file).write_bytes(content[: len(content) // 2])
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [("learner", -9)] * 2 and weights_of(pipeline.run) == undisturbed

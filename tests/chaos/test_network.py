@@ -55,7 +55,7 @@ def test_lost_replies_of_redis_lose_and_repeat_nothing(
         pipeline.links[name].replies = loss
     pipeline.finish()
     assert sum(loss.cuts for loss in losses) > 5
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
 
 
@@ -69,7 +69,7 @@ def test_services_that_are_cut_off_for_a_while_go_on_by_themselves(
         time.sleep(3.0)  # longer than it takes to pass for dead
         pipeline.links[name].let_go()
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
 
 
@@ -86,5 +86,5 @@ def test_pushes_of_weights_that_are_cut_or_damaged_are_never_served(
     pipeline.finish()
     failed = pipeline.events("push_failed")
     assert len(failed) >= len(changes) and any("sha256" in text for text in failed), failed
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed

@@ -16,7 +16,7 @@ def test_a_killed_redis_that_comes_back_with_its_file_has_lost_nothing(
         pipeline.redis.kill()
         pipeline.redis.start("--appendfsync", fsync)
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
 
 
@@ -38,7 +38,7 @@ def test_what_an_emptied_redis_has_lost_is_issued_again(
     pipeline.process("learner").strike(signal.SIGKILL)
     pipeline.client.flushall()
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [("learner", -9)] and weights_of(pipeline.run) == undisturbed
 
 
@@ -57,7 +57,7 @@ def test_a_redis_that_comes_back_with_an_older_file_loses_nothing(
         file.write_bytes(older)
         pipeline.redis.start()
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
 
 
@@ -71,5 +71,5 @@ def test_a_full_redis_makes_everybody_wait_until_there_is_room(
         time.sleep(2.5)  # workers cannot renew their heartbeats and pass for dead
         pipeline.client.config_set("maxmemory", 0)
     pipeline.finish()
-    audit(pipeline, steps)
+    assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
