@@ -86,11 +86,15 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
             if not _exists(streams):
                 raise _absence(f"run {name!r} is not in Redis at {where}; {_runs_in(client)}", folder)
             yield Run(streams, folder)
+    except redis.AuthenticationError as error:  # for redis-py it is a connection error
+        raise ValueError(
+            f"Redis at {where} refuses ({error}): set its URL with the right password in {URL_VARIABLE}"
+        ) from error
     except (redis.ConnectionError, redis.TimeoutError) as error:
         silence = f"Redis at {where}, of run {name!r}, does not answer ({error})"
         raise _absence(silence, folder) from error
     except redis.RedisError as error:
-        raise ValueError(f"Redis at {where} refuses: {error}") from error
+        raise ValueError(f"Redis at {where} refuses ({error})") from error
 
 
 def _files(folders: Iterable[Path], holding: str) -> list[tuple[Path, Path]]:

@@ -130,7 +130,10 @@ def test_the_password_comes_from_the_environment_as_it_is_in_no_file(
     assert "secret" not in sentence
     monkeypatch.setenv(runs.URL_VARIABLE, locked.replace("secret", "wrong"))
     sentence = refused("queues", "--run", "locked")
-    assert "invalid username-password" in sentence and "wrong" not in sentence
+    assert "refuses (invalid username-password" in sentence and "wrong" not in sentence
+    monkeypatch.delenv(runs.URL_VARIABLE)
+    save_run("open", locked.replace(":secret@", ""))
+    assert "refuses (Authentication required" in refused("queues", "--run", "open")
 
 
 def test_what_a_run_was_started_with_can_be_given_as_its_configuration_again() -> None:
