@@ -38,7 +38,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_every_look_finds_the_newest_run_or_the_one_named(streams: Streams, shown: Look) -> None:
-    streams.event("join", "reward", "reward-1")
     folder = save_run(streams.run, url_of(streams))
     for look in map(str.split, LOOKS):
         assert shown(*look) == shown(*look, "--run", streams.run) == shown(*look, "--run", folder.absolute())
