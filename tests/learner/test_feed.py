@@ -181,7 +181,7 @@ def test_a_dead_lettered_group_is_replaced_by_the_next_prompt(streams: Streams) 
     with services(streams):
         ids = step(feed, 0)
     assert entries[1].id not in ids and len(ids) == 4
-    assert feed.counts == {"issued": 5, "trained": 4, "dead": 1}
+    assert feed.counts == {"issued": 5, "trained": 4, "dead": 1, "dead at rollout": 1}
 
 
 @pytest.mark.parametrize(
