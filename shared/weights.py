@@ -50,6 +50,9 @@ class WeightManifest(_Message):
     base_version: int | None = None
     learner_epoch: int = Field(ge=0)
     """Fencing number, raised at each learner start: a server refuses a lower one than it has seen."""
+    replaces: str | None = None
+    """Digest of what the server serves, if that is not what this learner published as that version. Only such
+    an update may have a version that is not above the one served."""
     tensors: list[TensorInfo] = Field(min_length=1)
     parts: list[PartInfo] = Field(min_length=1)
 

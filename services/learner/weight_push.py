@@ -48,6 +48,13 @@ class Update:
         )
         self.digest = self.manifest.digest
 
+    def manifest_for(self, status: WeightStatus) -> WeightManifest:
+        """For a server with this status, which may serve what the learner it names never published."""
+        as_ours = status.learner_epoch == self.manifest.learner_epoch and status.digest != self.digest
+        if as_ours and (status.version is None or status.version >= self.version):
+            return self.manifest.model_copy(update={"replaces": status.digest})
+        return self.manifest
+
     @property
     def version(self) -> int:
         return self.manifest.version
@@ -82,7 +89,7 @@ class Push:
             if (status.version, status.digest, status.learner_epoch) == update.identity:
                 return  # its last heartbeat was older than its last update
             with phase.labels("open").time():
-                self._call("POST", base, json=update.manifest.model_dump())
+                self._call("POST", base, json=update.manifest_for(status).model_dump())
             for number, data in enumerate(update.parts):
                 with phase.labels("send").time():
                     content, length = _in_time(data, deadline), {"Content-Length": str(len(data))}

@@ -49,6 +49,9 @@ class RolloutMetrics:
         self.weight_updates = self._counter(
             "weight_updates", "Weight updates, by how they ended", "outcome", ("served", "failed")
         )
+        self.divergences = self._counter(
+            "divergences", "How often the weights served were not what the learner had published"
+        )
         self.weight_seconds = self._histogram(
             "weight_update_seconds", "Parts of a weight update, by phase", ["phase"]
         )

@@ -6,6 +6,7 @@ until the next one has taken over: they are what a failed swap falls back to.
 
 import asyncio
 import hashlib
+import logging
 import shutil
 import uuid
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from services.rollout.weight_folder import WeightFolder
 from shared.weights import WeightManifest, WeightStatus
 
 _WRITE_BYTES = 4 << 20
+log = logging.getLogger("rollstream")
 
 
 class Conflict(ValueError):
@@ -145,19 +147,18 @@ class WeightStore:
                 )
             self._open = Update(manifest, self._folder.make(f"v{manifest.version}"))
             self._epoch = manifest.learner_epoch
-            if self._contradicts(manifest):
-                self._diverged = True
+            if self._contradicts(manifest) and not self._diverged:
+                log.error("what is served as version %s is not what the learner published", self.version)
+                self._diverged = True  # nothing is served from here on, until the update is
                 self.divergences += 1
+                self._metrics.divergences.inc()
 
     def _contradicts(self, manifest: WeightManifest) -> bool:
-        """Whether the learner that published what is served now says that this version is something else."""
-        served = self._served
-        return (
-            served is not None
-            and served.manifest.learner_epoch == manifest.learner_epoch
-            and served.version == manifest.version
-            and served.manifest.digest != manifest.digest
-        )
+        """Whether the learner that is said to have published what is served denies it."""
+        if self._served is None or manifest.replaces is None:
+            return False
+        served = self._served.manifest
+        return (served.learner_epoch, served.digest) == (manifest.learner_epoch, manifest.replaces)
 
     def _check_order(self, manifest: WeightManifest) -> None:
         if self._epoch is not None and manifest.learner_epoch < self._epoch:

@@ -73,8 +73,11 @@ class Room:
     def worker(self, name: str) -> StreamWorker:
         return StreamWorker(self.asker.streams, name, self.engine, self.weights, max_groups=4)
 
-    async def push(self, version: int, epoch: int = 1, of: LlamaForCausalLM | None = None) -> None:
+    async def push(
+        self, version: int, epoch: int = 1, of: LlamaForCausalLM | None = None, replaces: str | None = None
+    ) -> None:
         manifest, payloads = make_update(tensors_of(of or self.model), version, epoch)
+        manifest = manifest.model_copy(update={"replaces": replaces})
         await self.weights.open(manifest)
         for part, payload in enumerate(payloads):
 
@@ -210,7 +213,9 @@ def test_a_prompt_that_was_read_while_the_worker_was_told_to_leave_is_handed_bac
 
 def test_nothing_is_admitted_or_delivered_while_the_weights_have_diverged(room: Room) -> None:
     held, later = make_prompt([5], issued_version=3), make_prompt([6], issued_version=3)
+    wrong, _ = make_update(tensors_of(room.model), 3)
     right, _ = make_update(tensors_of(varied(room.model, seed=9)), 3)
+    right = right.model_copy(update={"replaces": wrong.digest})
     one = room.worker("one")
 
     async def body() -> None:
@@ -227,7 +232,7 @@ def test_nothing_is_admitted_or_delivered_while_the_weights_have_diverged(room: 
             handed_back = one.metrics.groups.labels("handed_back")
             await until(lambda: handed_back._value.get() >= 2)
             assert not room.asker.groups() and room.engine.calls == 1
-            await room.push(3, of=varied(room.model, seed=9))
+            await room.push(3, of=varied(room.model, seed=9), replaces=wrong.digest)
             assert (room.weights.version, room.weights.status.state) == (3, "serving")
             await until(lambda: len(room.asker.answered([held, later])) == 2)
         finally:
@@ -238,14 +243,19 @@ def test_nothing_is_admitted_or_delivered_while_the_weights_have_diverged(room: 
     assert {group.weights_digest for group in room.asker.groups()} == {right.digest}
 
 
-def test_a_version_that_is_served_as_it_was_published_is_not_taken_twice(room: Room) -> None:
+def test_only_an_update_that_names_what_it_replaces_may_be_no_newer(room: Room) -> None:
+    other = varied(room.model, seed=9)
+    served, _ = make_update(tensors_of(room.model), 3)
+
     async def body() -> None:
         await room.push(3)
-        with pytest.raises(Conflict, match="superseded"):
-            await room.push(3)
-        with pytest.raises(Conflict, match="superseded"):
-            await room.push(2, of=varied(room.model, seed=9))
+        for version in (2, 3):
+            for replaces in (None, "of something else"):
+                with pytest.raises(Conflict, match="superseded"):
+                    await room.push(version, of=other, replaces=replaces)
         assert (room.weights.version, room.weights.divergences) == (3, 0)
+        await room.push(2, of=other, replaces=served.digest)
+        assert (room.weights.version, room.weights.divergences) == (2, 1)
 
     asyncio.run(body())
 

@@ -1,0 +1,106 @@
+"""Rollout servers that come, hang, go wrong and go during a run: nothing is lost, nobody waits for them."""
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from safetensors.torch import load_file
+
+from shared.weights import WeightStatus
+from tests.chaos.audit import audit
+from tests.chaos.engine import TOKEN_SECONDS
+from tests.chaos.pipeline import Pipeline
+from tests.conftest import free_port
+from tests.rollout.server import make_update
+
+STEPS = 70
+OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
+
+
+def ids(pipeline: Pipeline) -> set[str]:
+    return {worker["id"] for worker in pipeline.workers("rollout")}
+
+
+def id_of(pipeline: Pipeline, name: str) -> str:
+    (found,) = [w["id"] for w in pipeline.workers("rollout") if w["pid"] == pipeline.process(name).pid]
+    return str(found)
+
+
+def url_of(pipeline: Pipeline, name: str) -> str:
+    (found,) = [w["url"] for w in pipeline.workers("rollout") if w["pid"] == pipeline.process(name).pid]
+    return str(found)
+
+
+def groups_done(pipeline: Pipeline) -> dict[str, int]:
+    return {worker["id"]: worker["groups_done"] for worker in pipeline.workers("rollout")}
+
+
+def retire(pipeline: Pipeline, name: str, how: signal.Signals) -> int:
+    """End a server for good; its exit status."""
+    process = pipeline._processes.pop(name)
+    process.strike(how)
+    pipeline.wait(lambda: process.status is not None, f"the end of {name}")
+    assert process.status is not None
+    return process.status
+
+
+def test_rolling_from_one_to_four_to_two_servers_loses_nothing(workspace: Path, tmp_path: Path) -> None:
+    port = free_port()
+    slowly = {f"rollout{number}": {TOKEN_SECONDS: "0.02"} for number in range(4)}
+    pipeline = Pipeline(tmp_path / "run", workspace, variables=slowly, steps=STEPS, max_staleness=1,
+                        checkpoint_every=10, metrics_port=port)  # fmt: skip
+    with pipeline:
+        bearer = {"Authorization": f"Bearer {pipeline._token}"}
+        pipeline.wait_for_step(2)
+
+        # 1 -> 4: newcomers get the current weights, and answer prompts.
+        for name in ("rollout1", "rollout2", "rollout3"):
+            pipeline.start(name)
+        pipeline.wait(lambda: len(ids(pipeline)) == 4, "three more servers")
+        joined = time.monotonic()
+        everyone = ids(pipeline)
+        pipeline.wait(lambda: all(groups_done(pipeline).get(id, 0) > 0 for id in everyone), "work for all")
+        assert time.monotonic() - joined < 10
+
+        # One is made to serve something else as the current version: it is noticed and put right.
+        wrong = url_of(pipeline, "rollout1")
+        with httpx.Client(base_url=wrong, headers=bearer) as client:
+            status = WeightStatus.model_validate_json(client.get("/v1/weights").content)
+            assert status.version is not None and status.learner_epoch is not None
+            tensors = load_file(workspace / "model/model.safetensors")
+            manifest, parts = make_update(tensors, status.version + 1, status.learner_epoch)
+            base = f"/v1/weights/{manifest.version}"
+            client.post(base, content=manifest.model_dump_json())
+            for number, part in enumerate(parts):
+                client.put(f"{base}/parts/{number}", content=part)
+            client.post(f"{base}/commit")  # refused if the learner's own push has come in between
+
+            def repaired() -> bool:
+                now = WeightStatus.model_validate_json(client.get("/v1/weights").content)
+                return now.digest != manifest.digest and now.version is not None
+
+            pipeline.wait(repaired, "the repair of a server that was given other weights")
+
+        # One hangs: the learner and the others go on.
+        hung, before = id_of(pipeline, "rollout2"), pipeline.step
+        pipeline.process("rollout2").strike(signal.SIGSTOP)
+        pipeline.wait(lambda: hung not in ids(pipeline), "the end of its lease")
+        pipeline.wait_for_step(before + 5, seconds=15)
+        pipeline.process("rollout2").strike(signal.SIGCONT)
+        pipeline.wait(lambda: hung in ids(pipeline), "its return")
+
+        # 4 -> 2: one leaves politely, one does not.
+        leaver = id_of(pipeline, "rollout1")
+        assert retire(pipeline, "rollout1", signal.SIGTERM) == 0
+        assert not pipeline.streams.pending("prompts", leaver), "it handed its prompts back"
+        assert retire(pipeline, "rollout3", signal.SIGKILL) == -signal.SIGKILL
+
+        page = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=bearer).text
+        pipeline.finish()
+        audit(pipeline, STEPS)
+        assert not pipeline.deaths
+    shown = {f.name for f in text_string_to_metric_families(page) if f.name.startswith("rollstream_")}
+    assert shown == set(re.findall(r"`(rollstream_learner_\w+)`", OPERATIONS.read_text()))
