@@ -20,6 +20,12 @@ redis.call('SET', KEYS[1], string.format('%.0f', epoch))
 return epoch
 """
 
+# KEYS: in-flight set, streams ... ARGV: the group of each. A reader that waits there does not notice.
+START_ANEW = """
+redis.call('DEL', unpack(KEYS))
+for i = 1, #ARGV do redis.call('XGROUP', 'CREATE', KEYS[i + 1], ARGV[i], '0', 'MKSTREAM') end
+"""
+
 # KEYS: epoch, in-flight set, prompts. ARGV: learner epoch, then for each prompt: id, count, field, value, ...
 APPEND = (
     FENCE

@@ -87,6 +87,7 @@ class Streams:
         self.client = client
         self.run = run
         self._next_epoch = client.register_script(scripts.NEXT_EPOCH)
+        self._start_anew = client.register_script(scripts.START_ANEW)
         self._append = client.register_script(scripts.APPEND)
         self._release = client.register_script(scripts.RELEASE)
         self._forward = client.register_script(scripts.FORWARD)
@@ -108,8 +109,12 @@ class Streams:
     # The learner's end.
 
     def forget_work(self) -> None:
-        """Delete all work in flight, in whatever hands: forwarding it will find nothing to acknowledge."""
-        self.client.delete(*(self.key(name) for name in (*STREAMS, "inflight")))
+        """Delete all work in flight, in whatever hands: forwarding it will find nothing to acknowledge.
+
+        The streams are there again in the same step, so nobody takes this for a loss.
+        """
+        keys = [self.key(name) for name in ("inflight", *STREAMS)]
+        self._start_anew(keys=keys, args=[GROUPS[stream] for stream in STREAMS])
 
     def forget_run(self) -> None:
         """Delete all that an earlier run of this name left behind."""

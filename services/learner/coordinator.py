@@ -65,7 +65,6 @@ class Coordinator:
             self.streams.forget_work()
         else:
             self.streams.forget_run()
-        self.streams.ensure_groups()
         self._prometheus = LearnerMetrics()
         self.publisher = WeightPublisher(self.streams, token, learner_epoch, self._prometheus)
         self.feed = Feed(

@@ -32,7 +32,6 @@ def hand_back(streams: Streams) -> None:
 def resume(streams: Streams, state: dict[str, Any]) -> Feed:
     """A learner that goes on from a checkpoint, as the coordinator starts it."""
     streams.forget_work()
-    streams.ensure_groups()
     feed = make_feed(streams)
     feed.restore(json.loads(json.dumps(state)))
     return feed
@@ -197,7 +196,6 @@ class Pipeline:
         state, trained, self.version = self.durable
         self.trained = list(trained)
         self.streams.forget_work()
-        self.streams.ensure_groups()
         self.reader = Reader(self.streams, "prompts", "w")
         self.feed = make_feed(
             self.streams, groups_per_step=2, max_staleness=self.max_staleness, while_waiting=self.act

@@ -149,7 +149,6 @@ def test_a_restarted_learner_issues_again_what_its_checkpoint_does_not_hold(stre
         lost = step(first, 1)  # trained, but the learner dies before the next checkpoint
         first.issue(2)
     streams.forget_work()  # as a resumed learner does
-    streams.ensure_groups()
     second = make_feed(streams)
     second.restore(state)
     with services(streams) as answered:
@@ -244,7 +243,7 @@ def test_prompts_are_issued_again_after_redis_lost_them(streams: Streams) -> Non
     feed.issue(0)
     other = Reader(streams, "prompts", "other")
     assert len(other.read(4, 100)) == 4
-    streams.forget_run()
+    streams.client.flushall()
     with pytest.raises(QueueLost):
         other.read(1, 100)
     with services(streams):
