@@ -284,6 +284,22 @@ class TestCorrection:
             assert metrics["correction/masked_fraction"] == 1
             assert metrics["grad_norm/policy"] == 0 < metrics["grad_norm/critic"]
 
+    def test_the_band_has_the_bounds_that_are_configured(
+        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+    ) -> None:
+        """Every token's ratio is a half, and then two."""
+        old = evaluate(fresh(), batch, SETTINGS).old_logprobs
+        for shift, bounds, masked in (
+            (math.log(2), {"mask_low": 0.4}, 0),
+            (math.log(2), {"mask_low": 0.6}, 1),
+            (-math.log(2), {"mask_high": 2.2}, 0),
+            (-math.log(2), {"mask_high": 1.8}, 1),
+        ):
+            half = replace(batch, rollout_logprobs=torch.where(batch.completion_mask, old + shift, 0.0))
+            config = changed(correction={"mask": "token", "fresh": True, **bounds})
+            metrics = run_update(fresh(), half, config, 0, seed=0)
+            assert metrics["correction/masked_fraction"] == masked
+
     def test_fresh_completions_are_corrected_only_when_asked(
         self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
     ) -> None:

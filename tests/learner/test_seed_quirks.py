@@ -1,16 +1,18 @@
 """Faults of the seed systems that we must not have, one test each (ColossalChat's PPO, by number).
 
-7 is in tests/learner/models/test_build.py (a resumed run keeps its reference), 8 in tests/shared and
-tests/learner/test_options.py (a configuration that cannot work is refused at the door with a sentence).
+7 is in tests/learner/models/test_build.py (a resumed run keeps its reference), what else 8 says in tests/shared
+and tests/learner/test_options.py (a configuration that cannot work is refused at the door with a sentence).
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from services.learner.algorithm.rewards import RunningMoments
 from services.learner.data.batch import collate
+from services.learner.data.chat_template import load_chat_template
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.scores import score_completions
 from services.learner.targets import evaluate, final_scores, make_targets
@@ -72,6 +74,13 @@ def test_5_and_6_what_is_due_every_so_many_steps_happens_for_every_parity(every:
     """ColossalChat tests `(step + 1) % interval` on a counter that may never hit it."""
     due = [step for step in range(1, 21) if is_due(step, every, steps=20)]
     assert due == sorted({*range(every, 21, every), 20})
+
+
+def test_8_an_empty_list_of_stop_ids_is_none_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "template.json"
+    file.write_text('{"chat_template": "{{ messages }}", "stop_ids": [], "end_of_assistant": ""}')
+    template = load_chat_template(file)
+    assert not template.stop_token_ids and not template.stop
 
 
 def test_9_each_update_shuffles_anew_and_metrics_keep_their_digits(models: ActorCritic) -> None:
