@@ -1,7 +1,7 @@
 """Faults of the seed systems that we must not have, one test each (ColossalChat's PPO, by number).
 
-7 is in tests/learner/models/test_build.py (a resumed run keeps its reference), what else 8 says in tests/shared
-and tests/learner/test_options.py (a configuration that cannot work is refused at the door with a sentence).
+7 is in tests/learner/models/test_build.py (a resumed run keeps its reference); what else belongs to 8 in
+tests/shared and tests/learner/test_options.py (a configuration that cannot work is refused with a sentence).
 """
 
 from dataclasses import replace
