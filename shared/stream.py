@@ -11,7 +11,7 @@ reply:
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import redis
@@ -30,6 +30,9 @@ MAX_DELIVERIES = 5
 """An entry that this many consumers died on is buried instead of being given to one more."""
 
 EVENTS_KEPT = 10_000
+
+_STEP_BYTES = 1 << 17
+"""Redis serves nobody else during a script; in larger ones a group is not cheaper."""
 
 MOMENTS: dict[str, str] = {"prompts": "issued_at", "rollouts": "generated_at", "experiences": "scored_at"}
 """The field that tells, from the next hop on, when an entry came onto each stream: seconds, Redis's clock."""
@@ -178,12 +181,14 @@ class Streams:
         return self.forward_all([(entry, fields, payload)], source, target)[0]
 
     def forward_all(self, moves: Sequence[Move], source: StreamName, target: str) -> list[bool]:
-        """Several in one step, which is cheaper than one by one. For each, what `forward` would return."""
-        arguments: list[Any] = [GROUPS[source]]
-        for entry, fields, payload in moves:
-            new = flat_entry({**fields, **_past(entry, source, fields)}, payload)
-            arguments += [entry.entry_id, len(new), *new]
-        moved: Any = self._forward(keys=[self.key(source), self.key(target)], args=arguments)
+        """Several in few steps, which is cheaper than one by one. For each, what `forward` would return."""
+        moved: list[Any] = []
+        for part in _parts(moves):
+            arguments: list[Any] = [GROUPS[source]]
+            for entry, fields, payload in part:
+                new = flat_entry({**fields, **_past(entry, source, fields)}, payload)
+                arguments += [entry.entry_id, len(new), *new]
+            moved += self._forward(keys=[self.key(source), self.key(target)], args=arguments)
         return [bool(each) for each in moved]
 
     def dead_letter(self, entry: Entry, source: StreamName, stage: str, cause: str, attempts: int,
@@ -252,6 +257,20 @@ class Streams:
         """Entries of a stream that came after `entry_id` ("0" for all), without a group."""
         items: Any = self.client.xrange(self.key(name), min=f"({entry_id}", count=count)
         return [parse_entry(item) for item in items]
+
+
+def _parts(moves: Sequence[Move]) -> Iterator[list[Move]]:
+    """In their order, as many at a time as have `_STEP_BYTES` of payload together, but at least one."""
+    part: list[Move] = []
+    size = 0
+    for move in moves:
+        size += len(move[2])
+        if part and size > _STEP_BYTES:
+            yield part
+            part, size = [], len(move[2])
+        part.append(move)
+    if part:
+        yield part
 
 
 def _past(entry: Entry, source: StreamName, fields: Mapping[str, Any]) -> dict[str, Any]:
