@@ -43,7 +43,7 @@ def compare(url: str, name: str, size: Size, options: argparse.Namespace) -> Non
     print(
         f"\n{name}: groups of {size.completions} completions of {size.completion_tokens[0]} to "
         f"{size.completion_tokens[1]} tokens, {megabytes * 1000:.1f} kB over the three hops; batches of "
-        f"{options.groups} groups, {options.batches} a round, {options.rounds} rounds\n"
+        f"{options.groups} groups, {options.batches} a turn, {options.rounds} rounds\n"
     )
     print_rates(rates, "groups/s", "redis-py", "target 0.5")
     print()
@@ -73,7 +73,7 @@ def _options() -> argparse.Namespace:
         "--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="of payloads (default: all)"
     )
     parser.add_argument("--groups", type=int, default=64, help="in a batch (default 64)")
-    parser.add_argument("--batches", type=int, default=10, help="in a round (default 10)")
+    parser.add_argument("--batches", type=int, default=2, help="in a turn (default 2)")
     parser.add_argument(
         "--together",
         type=int,
@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
         default=[1, 8, 64],
         help="groups handed on in one step (default 1 8 64)",
     )
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=60)
     return parser.parse_args()
 
 
