@@ -36,6 +36,7 @@ class Pipeline:
         folder: Path,
         workspace: Path,
         rollouts: int = 1,
+        vllm: bool = False,
         strikes: Mapping[str, Sequence[Strike]] | None = None,
         proxied: Sequence[str] = (),
         variables: Mapping[str, Mapping[str, str]] | None = None,
@@ -44,6 +45,7 @@ class Pipeline:
         """
         Args:
             rollouts: how many rollout servers; they are named rollout0 and so on.
+            vllm: whether they are the product's own, and not with an engine that is small and quick.
             strikes: what each process of a name suffers, one after the other.
             proxied: names of those who reach Redis through a proxy in `links`; "weights" for the learner
                 on its way to the server rollout0.
@@ -60,6 +62,7 @@ class Pipeline:
         self.failures_allowed = 0
         """How many processes may end otherwise than by being killed."""
         self.strikes = {name: deque(planned) for name, planned in (strikes or {}).items()}
+        self._vllm = vllm
         self._workspace = workspace
         self._token = secrets.token_hex(16)
         self._processes: dict[str, Process] = {}
@@ -107,6 +110,8 @@ class Pipeline:
             process = Fork(service, arguments, log, self._workspace, variables)
         else:
             command = ["-m", "tests.chaos.service", service, *arguments]
+            if service == "rollout" and self._vllm:
+                command = ["-m", "services.rollout", *arguments]
             if service == "learner":
                 torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
                 command = [*torchrun, *command]

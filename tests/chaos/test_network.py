@@ -3,6 +3,8 @@
 import random
 import time
 
+import pytest
+
 from tests.chaos.audit import audit, weights_of
 from tests.chaos.conftest import Begin
 from tests.chaos.proxy import Change
@@ -69,6 +71,35 @@ def test_services_that_are_cut_off_for_a_while_go_on_by_themselves(
         time.sleep(3.0)  # longer than it takes to pass for dead
         pipeline.links[name].let_go()
     pipeline.finish()
+    assert audit(pipeline, steps) == {}
+    assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
+
+
+@pytest.mark.chaos_long
+@pytest.mark.timeout(600)
+def test_partitions_longer_than_every_deadline_end_without_a_restart(
+    begin: Begin, steps: int, undisturbed: dict[str, str]
+) -> None:
+    """Half-open connections: bytes go nowhere, and nobody is told."""
+    pipeline = begin(proxied=[*SERVICES, "weights"], rollouts=2, rollout_timeout=200.0)
+    for number, name in enumerate([*SERVICES, "weights"]):
+        pipeline.wait_for_step(1 + 2 * number, seconds=120)
+        pipeline.links[name].hold()
+        time.sleep(30.0)
+        pipeline.links[name].let_go()
+    pipeline.finish(240)
+    assert audit(pipeline, steps) == {}
+    assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
+
+
+@pytest.mark.chaos_long
+def test_a_slow_connection_slows_a_run_and_no_more(
+    begin: Begin, steps: int, undisturbed: dict[str, str]
+) -> None:
+    pipeline = begin(proxied=[*SERVICES, "weights"])
+    for link in pipeline.links.values():
+        link.seconds = 0.1
+    pipeline.finish(240)
     assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
 

@@ -5,8 +5,8 @@ import json
 from tests.chaos.audit import audit
 from tests.chaos.conftest import Begin
 from tests.chaos.engine import TOKEN_SECONDS
+from tests.chaos.points import LEARNER, REWARD, ROLLOUT
 from tests.chaos.service import CLOCK
-from tests.chaos.test_crash_points import LEARNER, REWARD, ROLLOUT
 
 
 def test_an_overlapped_run_struck_at_every_point_trains_each_group_once_within_its_staleness(

@@ -2,9 +2,11 @@
 
 import signal
 import time
+from pathlib import Path
 
 from tests.chaos.audit import audit, weights_of
 from tests.chaos.conftest import Begin
+from tests.chaos.pipeline import Pipeline
 
 
 def test_a_killed_redis_that_comes_back_with_its_file_has_lost_nothing(
@@ -59,6 +61,24 @@ def test_a_redis_that_comes_back_with_an_older_file_loses_nothing(
     pipeline.finish()
     assert audit(pipeline, steps) == {}
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
+
+
+def test_nobody_starts_on_a_redis_that_may_evict(workspace: Path, tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path / "run", workspace)
+    try:
+        pipeline.client.config_set("maxmemory-policy", "allkeys-lru")
+        names = ("rollout0", "reward", "learner")
+        started = [pipeline.start(name) for name in names]
+        deadline = time.monotonic() + 60
+        while any(process.status is None for process in started):
+            assert time.monotonic() < deadline, pipeline.told()
+            time.sleep(0.05)
+        assert [process.status for process in started] == [2, 2, 2]
+        for name in names:
+            log = (pipeline.folder / f"{name}.log").read_text()
+            assert "maxmemory-policy 'allkeys-lru'" in log and "noeviction" in log and "Traceback" not in log
+    finally:
+        pipeline.close()
 
 
 def test_a_full_redis_makes_everybody_wait_until_there_is_room(

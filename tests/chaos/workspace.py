@@ -51,14 +51,14 @@ rollout_timeout = 60.0
 """
 
 
-def make_workspace(folder: Path) -> Path:
-    """Write model, prompts, scorer and run.toml into `folder`; the same each time."""
+def make_workspace(folder: Path, hidden_size: int = 16) -> Path:
+    """Write model, prompts, scorer and run.toml into `folder`; the same each time. vLLM needs more."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer(256)
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+            vocab_size=len(tokenizer), hidden_size=hidden_size, intermediate_size=32, num_hidden_layers=1,
             num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=256,
             initializer_range=0.3, tie_word_embeddings=False, pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
