@@ -3,6 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from shared.stream import MOMENTS
+
+_FAR_FUTURE = 1e11
+"""Unix seconds that no clock shows."""
+
 
 class Moment(NamedTuple):
     """Something that happened to a group."""
@@ -18,27 +23,35 @@ def passage(facts: Mapping[str, str]) -> Iterator[Moment]:
 
     Beginnings are computed: the end, less the seconds that the worker says it held the group.
     """
-    if "issued_at" in facts:
+    issued, generated, scored = (_number(facts, name) for name in MOMENTS.values())
+    if issued is not None:
         version = f" at version {facts['issued_version']}" if "issued_version" in facts else ""
-        yield Moment(float(facts["issued_at"]), "learner", f"issued{version}")
-    if "generated_at" in facts:
-        worker = facts.get("worker", "?")
-        yield from _work("rollout", worker, "generated", float(facts["generated_at"]), facts)
-    if "scored_at" in facts:
-        worker = facts.get("reward_worker", "?")
-        yield from _work("reward", worker, "scored", float(facts["scored_at"]), facts)
+        yield Moment(issued, "learner", f"issued{version}")
+    if generated is not None:
+        yield from _work("rollout", facts.get("worker", "?"), "generated", generated, facts)
+    if scored is not None:
+        yield from _work("reward", facts.get("reward_worker", "?"), "scored", scored, facts)
 
 
 def _work(service: str, worker: str, done: str, end: float, facts: Mapping[str, str]) -> Iterator[Moment]:
-    seconds = facts.get(f"{service}_seconds")
+    seconds, took = _number(facts, f"{service}_seconds"), ""
     if seconds is not None:
-        again = facts.get(f"{service}_deliveries", "1")
-        other = f", after {int(again) - 1} others that did not finish it" if int(again) > 1 else ""
-        yield Moment(end - float(seconds), service, f"taken by {worker}{other}")
-    attempts = int(facts.get(f"{service}_attempts", "1"))
+        others = int(_number(facts, f"{service}_deliveries") or 1) - 1
+        after = f", after {others} others that did not finish it" if others > 0 else ""
+        yield Moment(end - seconds, service, f"taken by {worker}{after}")
+        took = f" in {seconds:.3f} s"
+    attempts = int(_number(facts, f"{service}_attempts") or 1)
     tries = f" at attempt {attempts}" if attempts > 1 else ""
-    took = f" in {float(seconds):.3f} s" if seconds is not None else ""
     yield Moment(end, service, f"{done} by {worker}{took}{tries}{_result(service, facts)}")
+
+
+def _number(facts: Mapping[str, str], name: str) -> float | None:
+    """None also where it makes no sense: a dead letter may be of an entry that somebody forged."""
+    try:
+        number = float(facts[name])
+    except (KeyError, ValueError):
+        return None
+    return number if 0 <= number < _FAR_FUTURE else None
 
 
 def _result(service: str, facts: Mapping[str, str]) -> str:
