@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from services.rollout.config import RolloutConfig
+from services.rollout.engine import EngineLoad
 from shared.experience import Completion, Float32Array, Int32Array, Prompt, VersionSpan
 
 _TOKEN = 40
@@ -58,6 +59,10 @@ class SleepingEngine:
 
     async def replace_weights(self, new: Sequence[Path], version: int, old: Sequence[Path]) -> None:
         self._version = version
+
+    def load(self) -> EngineLoad:
+        """Never too much, so that as many prompts are in flight as are allowed."""
+        return EngineLoad(running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=self.slots)
 
     def close(self) -> None:
         pass

@@ -21,7 +21,8 @@ class RolloutConfig(Table):
     max_model_len: int | None = Field(default=None, gt=0)
     """Prompt and completion tokens together; the model's own limit if not set."""
     max_concurrent_groups: int = Field(default=64, gt=0)
-    """Prompts in flight at once, each with its n completions."""
+    """The most prompts in flight at once, each with its n completions. How many they are follows the engine's
+    load: more while it has room, fewer when completions wait or lose their place in the cache."""
     enforce_eager: bool | None = None
     """Do not compile. If not set: true on CPU, where compiling needs a C++ compiler and 15 s to gain little,
     and false on GPU."""
@@ -29,6 +30,11 @@ class RolloutConfig(Table):
     """CPU threads of the engine."""
     kv_cache_gib: float | None = Field(default=None, gt=0)
     """Cache for keys and values; if not set, 1 GiB on CPU and what `gpu_memory_utilization` leaves on GPU."""
+    kv_cache_at_update: Literal["recompute", "keep"] = "recompute"
+    """What becomes of the keys and values of completions in flight when weights change. `recompute`: their
+    next tokens come from the new weights alone, at the price of computing what they have once more. `keep`:
+    they go on at once, with keys and values of the old weights. Requests that come later find none of those
+    in either case."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     tensor_parallel_size: int = Field(default=1, gt=0)
     """GPUs that share the model."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import (
+    REGISTRY,
     CollectorRegistry,
     Counter,
     Histogram,
@@ -61,7 +62,8 @@ class RolloutMetrics:
         self.registry.register(_Facts(facts))
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """Ours, then what the libraries in this process count: vLLM, and the process itself."""
+        return generate_latest(self.registry) + generate_latest(REGISTRY)
 
     def _counter(self, name: str, text: str, label: str = "", values: Sequence[str] = ()) -> Counter:
         labels = [label] if label else []

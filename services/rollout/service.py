@@ -95,9 +95,10 @@ class RolloutService:
             "digest": status.digest,
             "learner_epoch": status.learner_epoch,
             "groups_in_flight": self._worker.groups_in_flight,
-            "groups_done": self._worker.groups_done,
-            "tokens_generated": self._worker.tokens_generated,
-            "dead_lettered": self._worker.dead_lettered,
+            "groups_limit": self._worker.groups_limit,
+            "groups_done": self._worker.outbox.groups_done,
+            "tokens_generated": self._worker.outbox.tokens_generated,
+            "dead_lettered": self._worker.outbox.dead_lettered,
             "dtype": self._engine.dtype,
             "max_model_len": self._engine.max_model_len,
         }
@@ -106,6 +107,10 @@ class RolloutService:
         return {
             "policy_version": self._weights.version,
             "groups_in_flight": self._worker.groups_in_flight,
+            "groups_limit": self._worker.groups_limit,
+            "engine_running_requests": self._worker.load.running,
+            "engine_waiting_requests": self._worker.load.waiting,
+            "engine_kv_cache_use": self._worker.load.kv_cache_use,
         }
 
     async def run(self, listener: socket.socket) -> None:

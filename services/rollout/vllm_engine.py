@@ -1,7 +1,8 @@
-"""vLLM behind the `Engine` protocol: one `AsyncLLM`, on CPU or GPU."""
+"""vLLM behind the `Engine` protocol: one asynchronous engine, on CPU or GPU."""
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -13,14 +14,15 @@ from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from services.rollout.config import RolloutConfig
-from services.rollout.engine import EngineDead, ModelBroken, PromptRefused, UpdateFailed
+from services.rollout.engine import EngineDead, EngineLoad, ModelBroken, PromptRefused, UpdateFailed
+from services.rollout.salted_llm import SaltedLLM
 from services.rollout.sampling import sampling_parameters
 from services.rollout.stops import cut_spans, end_of_first_stop
+from services.rollout.vllm_stats import StepStats
 from shared.experience import Completion, Float32Array, Int32Array, Prompt, StopSequence, VersionSpan
 
 _GIB = 1 << 30
@@ -65,7 +67,15 @@ class VllmEngine:
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
             if vllm_config.model_config.enforce_eager:
                 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # vLLM's sampler would compile all the same
-        self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
+        # Without vLLM's own loggers, but with ours.
+        llm = SaltedLLM.from_vllm_config(vllm_config, stat_loggers=[StepStats], disable_log_stats=True)
+        assert isinstance(llm, SaltedLLM)
+        self.llm = llm
+        assert self.llm.logger_manager is not None
+        (self._stats,) = (
+            logger for logger in self.llm.logger_manager.stat_loggers if isinstance(logger, StepStats)
+        )
+        self._recomputes = config.kv_cache_at_update == "recompute"
         self._tokenizer = self.llm.get_tokenizer()
         self.max_model_len = int(self.llm.model_config.max_model_len)
         self.dtype = str(self.llm.model_config.dtype).removeprefix("torch.")
@@ -138,9 +148,14 @@ class VllmEngine:
                 await self.llm.update_weight_version(str(version))
             elif await self._load(old):
                 raise ModelBroken(f"vLLM could load neither version {version} nor the old weights: {failure}")
-            # What is cached was computed from other weights. Requests in flight hold cache blocks, and a
-            # reset that leaves them alone silently does nothing: they are preempted and computed again.
-            await self.llm.reset_prefix_cache(reset_running_requests=True)
+            # What is cached was computed from other weights: no request that comes may find it. The version
+            # would not do, since a repair has the same.
+            self.llm.salt = uuid.uuid4().hex
+            if self._recomputes:
+                # Requests in flight hold cache blocks, and a reset that leaves them alone silently does
+                # nothing: they are preempted and computed again.
+                await self.llm.reset_prefix_cache(reset_running_requests=True)
+                self._stats.load.settle(time.monotonic())
             await self.llm.resume_generation()
         except EngineDeadError as error:
             raise EngineDead("the vLLM engine died during a weight update; its log says why") from error
@@ -156,6 +171,10 @@ class VllmEngine:
         except Exception as error:  # whatever a model's own loader raises
             return error
         return None
+
+    def load(self) -> EngineLoad:
+        """See `Engine.load`."""
+        return self._stats.load.take()
 
     @property
     def dead(self) -> bool:

@@ -6,18 +6,18 @@ An entry stays pending in Redis until its group is on the next stream, so a work
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 
+from services.rollout.concurrency import Concurrency
 from services.rollout.engine import Engine, EngineDead, PromptRefused
 from services.rollout.metrics import RolloutMetrics
+from services.rollout.outbox import OUTAGE_SECONDS, Outbox
 from services.rollout.weight_store import WeightStore
-from shared.codec import MalformedEntry, decode_prompt, encode, intact_payload
-from shared.entry import Entry, parse_entry
+from shared.codec import MalformedEntry, decode_prompt, intact_payload
+from shared.entry import Entry
 from shared.experience import Completion, Group, Prompt
-from shared.outage import is_outage
 from shared.reader import Reader
 from shared.stream import QueueLost, Streams
 from shared.workers import alive_ids
@@ -34,14 +34,13 @@ VERSION_SECONDS = 5.0
 
 _BLOCK_MS = 500
 _CLAIM_SECONDS = 2.0
-_OUTAGE_SECONDS = 1.0
+_STEER_SECONDS = 0.25
 
-T = TypeVar("T")
 log = logging.getLogger("rollstream")
 
 
 class StreamWorker:
-    """Keeps up to `max_groups` prompts in flight."""
+    """Keeps as many prompts in flight as the engine has room for, up to `max_groups`."""
 
     def __init__(
         self,
@@ -54,14 +53,15 @@ class StreamWorker:
     ) -> None:
         self.id = worker_id
         self.metrics = metrics or RolloutMetrics()
-        self.groups_done = 0
-        self.tokens_generated = 0
-        self.dead_lettered = 0
+        self.outbox = Outbox(streams, worker_id, self.metrics)
         self._streams = streams
         self._reader = Reader(streams, "prompts", worker_id)
         self._engine = engine
         self._weights = weights
-        self._max_groups = max_groups
+        self._concurrency = Concurrency(max_groups)
+        self.load = engine.load()
+        self._was_full = False
+        self._next_look = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Lock()
         self._last_read: asyncio.Future[list[Entry]] | None = None
@@ -70,6 +70,11 @@ class StreamWorker:
     @property
     def groups_in_flight(self) -> int:
         return sum(not task.done() for task in self._tasks)
+
+    @property
+    def groups_limit(self) -> int:
+        """Prompts that may be in flight at once."""
+        return self._concurrency.limit
 
     async def run(self) -> None:
         """Work until cancelled; then hand back what is unfinished, for others to take at once.
@@ -99,9 +104,21 @@ class StreamWorker:
     async def _take_prompts(self) -> None:
         while True:
             await self._leave_prompts_to_others()
-            for entry in await self._read():
-                self._tasks.add(asyncio.create_task(self._answer(entry)))
+            room = self.groups_limit - len(self._tasks)
+            # A server that is behind takes one prompt at a time, until it finds one that it may answer.
+            entries = await self._read(room if self._too_new is None else 1) if room > 0 else []
+            self._tasks |= {asyncio.create_task(self._answer(entry)) for entry in entries}
             await self._reap()
+            self._steer()
+
+    def _steer(self) -> None:
+        """Let the engine's load of the last interval decide how many prompts it is given."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _STEER_SECONDS
+        self.load = self._engine.load()
+        self._concurrency.observe(self.load, self.groups_in_flight, self._was_full)
+        self._was_full = False
 
     async def _leave_prompts_to_others(self) -> None:
         """After handing a prompt back, read none until its version is served here or others had time."""
@@ -117,26 +134,27 @@ class StreamWorker:
             return False
         return True
 
-    async def _read(self) -> list[Entry]:
-        # A server that is behind takes one prompt at a time, until it finds one that it may answer.
-        free = 1 if self._too_new is not None else self._max_groups - len(self._tasks)
+    async def _read(self, count: int) -> list[Entry]:
         try:
             async with self._reading:
-                self._last_read = asyncio.ensure_future(asyncio.to_thread(self._reader.read, free, _BLOCK_MS))
+                self._last_read = asyncio.ensure_future(
+                    asyncio.to_thread(self._reader.read, count, _BLOCK_MS)
+                )
                 return await asyncio.shield(self._last_read)
         except QueueLost as error:
             log.error("%s; waiting for the learner to issue its prompts again", error)
         except redis.RedisError as error:
             log.warning("Redis cannot be read, trying again: %s", error)
             self._reader.sweep_now()
-            await asyncio.sleep(_OUTAGE_SECONDS)
+            await asyncio.sleep(OUTAGE_SECONDS)
         return []
 
     async def _reap(self) -> None:
-        """Collect finished tasks; wait for one if all places are taken."""
-        full = len(self._tasks) >= self._max_groups
+        """Collect finished tasks. While all places are taken, wait for one to finish or for more places."""
+        full = len(self._tasks) >= self.groups_limit
         if full:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._was_full = True
+            await asyncio.wait(self._tasks, timeout=_STEER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         for task in [task for task in self._tasks if task.done()]:
             self._tasks.remove(task)
             task.result()
@@ -165,19 +183,19 @@ class StreamWorker:
         try:
             prompt = decode_prompt(intact_payload(entry))
             served = await self._comes_to_serve(prompt.issued_version, HOLD_SECONDS)
+            self._too_new = None if served else prompt.issued_version
             divergences = self._weights.divergences
             answer = await self._generate(prompt) if served else None
         except (MalformedEntry, PromptRefused) as error:
             kind = "malformed" if isinstance(error, MalformedEntry) else "refused"
-            await self._bury(entry, kind, str(error), attempts=1)
+            await self.outbox.bury(entry, kind, str(error), attempts=1)
         except EngineDead:
             raise
         except Exception as error:  # whatever the engine raised, ATTEMPTS times
-            await self._bury(entry, "failed", f"{type(error).__name__}: {error}", ATTEMPTS)
+            await self.outbox.bury(entry, "failed", f"{type(error).__name__}: {error}", ATTEMPTS)
         else:
             if answer is None:
                 log.info("id=%s asks for version %d, handing it back", prompt.id, prompt.issued_version)
-                self._too_new = prompt.issued_version
                 await self._hand_back(entry)
             elif divergences != self._weights.divergences:
                 log.warning("id=%s was answered by weights that had diverged, handing it back", prompt.id)
@@ -186,7 +204,7 @@ class StreamWorker:
                 completions, attempts = answer
                 seconds = f"{time.monotonic() - taken:.3f}"
                 facts = {"rollout_seconds": seconds, "rollout_attempts": attempts}
-                await self._forward(entry, prompt, completions, facts)
+                await self._deliver(entry, prompt, completions, facts)
         self._reader.done(entry)
 
     async def _generate(self, prompt: Prompt) -> tuple[list[Completion], int]:
@@ -203,76 +221,19 @@ class StreamWorker:
                     raise
         raise AssertionError("the last attempt returned or raised")
 
-    async def _forward(
+    async def _deliver(
         self, entry: Entry, prompt: Prompt, completions: list[Completion], facts: dict[str, Any]
     ) -> None:
         last_version = max(span.version for completion in completions for span in completion.version_spans)
-        group = Group(
-            prompt=prompt,
-            completions=completions,
-            worker=self.id,
-            weights_digest=self._weights.digest(last_version),
-        )
-        fields, payload = group.fields() | facts, encode(group)
-        delivered = await self._until_redis_answers(
-            lambda: self._streams.forward(entry, "prompts", "rollouts", fields, payload)
-        )
-        if delivered:
-            self.groups_done += 1
-            self.tokens_generated += group.tokens
-            self.metrics.tokens.inc(group.tokens)
-            self.metrics.groups.labels("delivered").inc()
-        else:
-            self.metrics.duplicates.inc()
+        digest = self._weights.digest(last_version)
+        group = Group(prompt=prompt, completions=completions, worker=self.id, weights_digest=digest)
+        await self.outbox.deliver(entry, group, facts)
 
     async def _hand_back(self, entry: Entry) -> None:
-        """Put a prompt at the end of its stream, where another server finds it and the prompts behind it come
-        first. Nothing is put back if the learner has purged it meanwhile.
-        """
         async with self._reading:  # a read that still waits here would get the prompt at once
-            await self._until_redis_answers(lambda: self._put_back(entry))
+            await self.outbox.hand_back(entry)
 
     async def _hand_back_all(self) -> None:
-        """Before leaving. Without Redis, others find what is pending when the heartbeat's key has expired."""
-        if self._last_read:
-            await asyncio.wait(
-                [self._last_read]
-            )  # its thread cannot be stopped, and may still be given prompts
-        try:
-            handed_back = await asyncio.to_thread(self._put_back_pending)
-        except redis.RedisError as error:
-            log.warning("prompts are left to those who will notice that this server is gone: %s", error)
-        else:
-            log.info("handed %d prompts back", handed_back)
-
-    def _put_back_pending(self) -> int:
-        streams, key = self._streams, self._streams.key("prompts")
-        ids = [item["message_id"] for item in streams.pending("prompts", self.id)]
-        found: list[Any] = [item for id in ids for item in streams.client.xrange(key, min=id, max=id) or ()]
-        return sum(self._put_back(parse_entry(item)) for item in found)
-
-    def _put_back(self, entry: Entry) -> bool:
-        put_back = self._streams.forward(entry, "prompts", "prompts", entry.fields, entry.payload)
-        if put_back:
-            self.metrics.groups.labels("handed_back").inc()
-        return put_back
-
-    async def _bury(self, entry: Entry, kind: str, cause: str, attempts: int) -> None:
-        log.error("id=%s cannot be answered: %s", entry.id, cause)
-        await self._until_redis_answers(
-            lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts, self.id)
-        )
-        self.dead_lettered += 1
-        self.metrics.groups.labels("dead").inc()
-        self.metrics.dead_letters.labels(kind).inc()
-
-    async def _until_redis_answers(self, step: Callable[[], T]) -> T:
-        """Repeat an idempotent step while Redis is away."""
-        while True:
-            try:
-                return await asyncio.to_thread(step)
-            except redis.RedisError as error:
-                if not is_outage(error):
-                    raise
-                log.warning("Redis cannot be used, trying again: %s", error)
-                await asyncio.sleep(_OUTAGE_SECONDS)
+        if self._last_read:  # its thread cannot be stopped, and may still be given prompts
+            await asyncio.wait([self._last_read])
+        await self.outbox.hand_back_all()

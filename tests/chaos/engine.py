@@ -7,6 +7,7 @@ end with the weights of one that was not.
 import asyncio
 import hashlib
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,12 +17,16 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
 from services.rollout.config import RolloutConfig
-from services.rollout.engine import PromptRefused, UpdateFailed
+from services.rollout.engine import EngineLoad, PromptRefused, UpdateFailed
 from shared.experience import Completion, Float32Array, Int32Array, Prompt, VersionSpan
 from tests.chaos.decoder import Decoder, Floats
 
 TOKEN_SECONDS = "CHAOS_TOKEN_SECONDS"
 """Environment variable: how long the engine rests after each token, so that there is a time to strike."""
+
+
+DEADLY = "DEADLY"
+"""A prompt with this word kills the process that answers it, as a bug of an engine may."""
 
 
 class SmallEngine:
@@ -38,6 +43,8 @@ class SmallEngine:
         self._seconds = float(os.environ.get(TOKEN_SECONDS, 0))
 
     async def generate(self, prompt: Prompt) -> list[Completion]:
+        if DEADLY in prompt.text:
+            os.kill(os.getpid(), signal.SIGKILL)
         length = len(prompt.token_ids)
         if length + prompt.sampling.max_tokens > self.max_model_len:
             raise PromptRefused(f"{length} tokens and {prompt.sampling.max_tokens} new ones are too many")
@@ -78,6 +85,10 @@ class SmallEngine:
             self._served = Decoder(self._folder, new), version
         except (OSError, SafetensorError) as error:
             raise UpdateFailed(str(error)) from error
+
+    def load(self) -> EngineLoad:
+        # It has no limit to come to.
+        return EngineLoad(running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=1)
 
     @property
     def dead(self) -> bool:

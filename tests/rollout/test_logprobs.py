@@ -1,11 +1,12 @@
 """The engine serves exactly the weights it was pushed: its logprobs against those of transformers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from transformers import LlamaForCausalLM
 
+from shared.experience import Group, Prompt
 from shared.stream import Streams, connect
 from tests.conftest import RedisServer
 from tests.rollout.asking import Asker, logprob_gap, make_prompt, some_tokens
@@ -24,7 +25,9 @@ def untied(
 ) -> Iterator[tuple[RolloutServer, Asker, LlamaForCausalLM]]:
     folder: Path = tmp_path_factory.mktemp("untied")
     model = make_model(folder / "model", tied=False)
-    started = RolloutServer(folder, folder / "model", redis_server.url, "rollout-untied")
+    started = RolloutServer(
+        folder, folder / "model", redis_server.url, "rollout-untied", kv_cache_at_update="keep"
+    )
     try:
         with connect(redis_server.url) as client:
             asker = Asker(Streams(client, "rollout-untied"))
@@ -85,16 +88,72 @@ def test_an_update_keeps_all_requests_in_flight_and_each_token_names_its_version
         assert server.client.put(f"{base}/parts/{part}", content=payload).status_code == 204
     prompts = [make_prompt(some_tokens(LONG if i % 2 else SHORT, i), max_tokens=200) for i in range(64)]
     asker.issue(prompts)
-    asker.answers([make_prompt([5], max_tokens=8)])  # the engine takes turns, so the 64 have begun by now
-    assert server.client.get("/v1/status").json()["groups_in_flight"] == 64
+    wait_until(lambda: in_flight(server) >= 32)
     assert server.client.post(f"{base}/commit").status_code == 200
     groups = asker.collect(prompts)
     models = {version: before, version + 1: after}
-    for group in groups:
-        (completion,) = group.completions
-        assert [span.version for span in completion.version_spans] == [version, version + 1]
-        assert len(completion.token_ids) == 200
+    spans = [[span.version for span in group.completions[0].version_spans] for group in groups]
+    assert sum(versions == [version, version + 1] for versions in spans) >= 30
+    assert all(len(group.completions[0].token_ids) == 200 for group in groups)
     assert max(logprob_gap(group, models) for group in groups) < MAX_GAP
+
+
+def in_flight(server: RolloutServer) -> int:
+    return int(server.client.get("/v1/status").json()["groups_in_flight"])
+
+
+def outlive_updates(
+    server: RolloutServer, asker: Asker, model: LlamaForCausalLM, prompts: Sequence[Prompt], updates: int
+) -> tuple[list[Group], dict[int, LlamaForCausalLM]]:
+    """The groups of long completions that so many updates found in flight, and the models of all versions."""
+    models = {server.push_next(tensors_of(model)): model}
+    asker.issue(prompts)
+    wait_until(lambda: in_flight(server) == len(prompts))
+    for update in range(updates):
+        later = varied(model, seed=500 + update)
+        models[server.push_next(tensors_of(later))] = later
+    assert in_flight(server), "they ended too early for this test"
+    return asker.collect(prompts), models
+
+
+def test_long_completions_survive_several_updates_exactly(
+    server: RolloutServer, asker: Asker, tied_model: tuple[Path, LlamaForCausalLM]
+) -> None:
+    prompts = [make_prompt(some_tokens(LONG, i), n=2, max_tokens=400) for i in range(4)]
+    watched = make_prompt(some_tokens(LONG, 9), max_tokens=400, stop_token_ids=((97, 97, 97, 97),))
+    groups, models = outlive_updates(server, asker, tied_model[1], [*prompts, watched], updates=4)
+    for group in groups:
+        for completion in group.completions:
+            assert len(completion.token_ids) == 400
+            versions = [span.version for span in completion.version_spans]
+            assert versions == sorted(versions) and len(versions) >= 4 and versions[-1] == max(models)
+        assert logprob_gap(group, models) < MAX_GAP
+
+
+def test_kept_keys_and_values_serve_the_completions_in_flight_and_no_later_one(
+    untied: tuple[RolloutServer, Asker, LlamaForCausalLM],
+) -> None:
+    server, asker, model = untied
+    prompts = [make_prompt(some_tokens(LONG, i), n=4, max_tokens=400) for i in range(8)]
+    groups, models = outlive_updates(server, asker, model, prompts, updates=2)
+    assert max(logprob_gap(group, models) for group in groups) > 10 * MAX_GAP, "nothing was kept"
+    current = max(models)
+    later = [make_prompt(group.prompt.token_ids, max_tokens=16) for group in groups]
+    for group in asker.answers(later):
+        assert group.min_version == current
+        assert logprob_gap(group, models) < MAX_GAP
+    over_http = server.client.post(
+        "/v1/completions",
+        json={
+            "model": "model",
+            "prompt": [int(token) for token in groups[0].prompt.token_ids],
+            "max_tokens": 4,
+            "temperature": 0,
+            "logprobs": 1,
+        },
+    ).json()
+    (exact,) = asker.answers([make_prompt(groups[0].prompt.token_ids, max_tokens=4, temperature=0.0)])
+    assert over_http["choices"][0]["text"] == exact.completions[0].text
 
 
 def test_a_completion_ends_with_the_stop_token_or_at_its_length(
@@ -124,11 +183,13 @@ def test_sigterm_ends_the_service_within_seconds_and_with_status_0(
     untied: tuple[RolloutServer, Asker, LlamaForCausalLM],
 ) -> None:
     server, asker, _ = untied
-    asker.issue([make_prompt(some_tokens(SHORT, i), n=4, max_tokens=400) for i in range(64)])
+    prompts = [make_prompt(some_tokens(SHORT, i), n=4, max_tokens=400) for i in range(64)]
+    asker.issue(prompts)
     wait_until(lambda: server.client.get("/v1/status").json()["groups_in_flight"] >= 32)
     server.process.terminate()
     assert server.process.wait(timeout=8) == 0
-    pending = asker.streams.pending("prompts", server.id)
-    assert len(asker.groups()) + asker.streams.client.xlen(asker.streams.key("prompts")) >= 64
-    assert pending, "what was unfinished stays pending, for another worker to claim"
+    assert not asker.streams.pending("prompts", server.id), "what was unfinished is handed back"
+    waiting = [entry.id for entry in asker.streams.after("prompts", "0")]
+    answered = [group.prompt.id for group in asker.answered(prompts)]
+    assert waiting and sorted([*waiting, *answered]) == sorted(prompt.id for prompt in prompts)
     assert not list(server.weights_dir.iterdir())

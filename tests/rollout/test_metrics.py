@@ -54,5 +54,28 @@ def test_what_a_server_does_is_counted(server: RolloutServer, asker: Asker) -> N
     assert now["rollstream_rollout_queue_length rollouts"] == len(asker.groups())
 
 
+def test_vllms_own_metrics_are_on_the_page(server: RolloutServer, asker: Asker) -> None:
+    def generated() -> float:
+        return sum(
+            v for name, v in samples(server).items() if name.startswith("vllm:generation_tokens_total")
+        )
+
+    before = generated()
+    asker.answers([make_prompt(some_tokens(10, 1), n=2, max_tokens=8)])
+    wait_until(lambda: generated() == before + 16)
+    now = samples(server)
+    assert any(name.startswith("vllm:kv_cache_usage_perc") for name in now)
+    assert now["process_resident_memory_bytes"] > 0
+
+
+def test_the_engines_load_is_shown_while_it_works(server: RolloutServer, asker: Asker) -> None:
+    prompts = [make_prompt(some_tokens(10, i), n=2, max_tokens=300) for i in range(4)]
+    asker.issue(prompts)
+    wait_until(lambda: samples(server)["rollstream_rollout_engine_running_requests"] == 8)
+    assert 0 < samples(server)["rollstream_rollout_engine_kv_cache_use"] < 1
+    assert samples(server)["rollstream_rollout_groups_limit"] >= 4
+    asker.collect(prompts)
+
+
 def test_the_page_asks_for_the_token(server: RolloutServer) -> None:
     assert server.client.get("/metrics", headers={"Authorization": "Bearer wrong"}).status_code == 401

@@ -10,7 +10,7 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from services.rollout import worker
-from services.rollout.engine import EngineDead, ModelBroken, UpdateFailed
+from services.rollout.engine import EngineDead, EngineLoad, ModelBroken, UpdateFailed
 from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
 from services.rollout.weight_store import Conflict, WeightStore
@@ -38,6 +38,7 @@ class ScriptedEngine:
         self.calls = 0
         self.failures: list[Exception] = []
         self.update_failure: Exception | None = None
+        self.busy = EngineLoad(running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=10)
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -50,6 +51,9 @@ class ScriptedEngine:
         one = Completion(token_ids=Int32Array([5]), logprobs=Float32Array([-1.0]), text="!",
                          finish_reason="stop", version_spans=spans)  # fmt: skip
         return [one] * prompt.n
+
+    def load(self) -> EngineLoad:
+        return self.busy
 
     async def replace_weights(self, new: Sequence[Path], version: int, old: Sequence[Path]) -> None:
         assert all(path.is_file() for path in [*new, *old])
@@ -346,6 +350,37 @@ def test_a_redis_that_restarts_costs_no_prompt(tied_model: Models, tmp_path: Pat
             room.weights.close()
     finally:
         redis.kill()
+
+
+def test_a_worker_gives_the_engine_more_while_it_has_room_and_less_when_completions_wait(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_STEER_SECONDS", 0.02)
+    one = StreamWorker(room.asker.streams, "one", room.engine, room.weights, max_groups=40)
+    assert one.groups_limit == 8
+
+    async def body() -> None:
+        await room.push(0)
+        room.engine.gate.clear()
+        room.asker.issue([make_prompt([5]) for _ in range(60)])
+        task = asyncio.create_task(one.run())
+        try:
+            await until(lambda: one.groups_in_flight == 40)  # although none of the first has ended
+            room.engine.busy = EngineLoad(
+                running=10, waiting=30, kv_cache_use=0.9, preempted=0, most_running=10
+            )
+            await until(lambda: one.groups_limit == 30)
+            assert one.groups_in_flight == 40, "what is begun is not given up"
+            room.engine.busy = EngineLoad(
+                running=10, waiting=0, kv_cache_use=0.5, preempted=0, most_running=10
+            )
+            room.engine.gate.set()
+            await until(lambda: len(room.asker.groups()) == 60)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
 
 
 def test_a_failed_update_keeps_the_old_version_and_a_broken_model_serves_none(room: Room) -> None:

@@ -1,0 +1,104 @@
+"""Where prompts go when this server is done with them: answered to the next stream, back, or to the dead.
+
+Every step may be repeated, and of several servers that hold one prompt, only one's has an effect.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import redis
+
+from services.rollout.metrics import RolloutMetrics
+from shared.codec import encode
+from shared.entry import Entry, parse_entry
+from shared.experience import Group
+from shared.outage import is_outage
+from shared.stream import Streams
+
+OUTAGE_SECONDS = 1.0
+_LEAVE_SECONDS = 3.0
+
+T = TypeVar("T")
+log = logging.getLogger("rollstream")
+
+
+class Outbox:
+    """One worker's. It waits for a Redis that is away."""
+
+    def __init__(self, streams: Streams, worker_id: str, metrics: RolloutMetrics) -> None:
+        self.groups_done = 0
+        self.tokens_generated = 0
+        self.dead_lettered = 0
+        self._streams = streams
+        self._worker_id = worker_id
+        self._metrics = metrics
+
+    async def deliver(self, entry: Entry, group: Group, facts: Mapping[str, Any]) -> None:
+        """Replace a prompt by its group on the next stream; `facts` are readable fields beside its own."""
+        fields, payload = {**group.fields(), **facts}, encode(group)
+        if await _until_redis_answers(
+            lambda: self._streams.forward(entry, "prompts", "rollouts", fields, payload)
+        ):
+            self.groups_done += 1
+            self.tokens_generated += group.tokens
+            self._metrics.tokens.inc(group.tokens)
+            self._metrics.groups.labels("delivered").inc()
+        else:
+            self._metrics.duplicates.inc()
+
+    async def hand_back(self, entry: Entry) -> None:
+        """Put a prompt at the end of its stream, where another server finds it and the prompts behind it come
+        first. Nothing is put back if the learner has purged it meanwhile.
+        """
+        await _until_redis_answers(lambda: self._put_back(entry))
+
+    async def bury(self, entry: Entry, kind: str, cause: str, attempts: int) -> None:
+        """Move a prompt to the dead letters.
+
+        Args:
+            kind: of cause, for the metrics.
+        """
+        log.error("id=%s cannot be answered: %s", entry.id, cause)
+        await _until_redis_answers(
+            lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts, self._worker_id)
+        )
+        self.dead_lettered += 1
+        self._metrics.groups.labels("dead").inc()
+        self._metrics.dead_letters.labels(kind).inc()
+
+    async def hand_back_all(self) -> None:
+        """Everything that this worker was given and has not finished. Without Redis, others find it when the
+        heartbeat's key has expired."""
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                handed_back = await asyncio.to_thread(self._put_back_pending)
+        except (TimeoutError, redis.RedisError) as error:
+            log.warning("prompts are left to those who will notice that this server is gone: %r", error)
+        else:
+            log.info("handed %d prompts back", handed_back)
+
+    def _put_back_pending(self) -> int:
+        streams, key = self._streams, self._streams.key("prompts")
+        ids = [item["message_id"] for item in streams.pending("prompts", self._worker_id)]
+        found: list[Any] = [item for id in ids for item in streams.client.xrange(key, min=id, max=id) or ()]
+        return sum(self._put_back(parse_entry(item)) for item in found)
+
+    def _put_back(self, entry: Entry) -> bool:
+        put_back = self._streams.forward(entry, "prompts", "prompts", entry.fields, entry.payload)
+        if put_back:
+            self._metrics.groups.labels("handed_back").inc()
+        return put_back
+
+
+async def _until_redis_answers(step: Callable[[], T]) -> T:
+    """Repeat an idempotent step while Redis is away."""
+    while True:
+        try:
+            return await asyncio.to_thread(step)
+        except redis.RedisError as error:
+            if not is_outage(error):
+                raise
+            log.warning("Redis cannot be used, trying again: %s", error)
+            await asyncio.sleep(OUTAGE_SECONDS)
