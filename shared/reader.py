@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import redis
@@ -11,10 +10,16 @@ from shared.entry import Entry, parse_entry
 from shared.losses import make_anew, report_loss
 from shared.stream import GROUPS, MAX_DELIVERIES, QueueLost, StreamName, Streams
 
+SUSPECT_DELIVERIES = 3
+"""An entry that more consumers than this were given is a suspect: it may be what they died of."""
+
 
 class Reader:
     """One consumer of a stream. It hands out every entry once per process, also those whose delivery was
     lost on the way or that were claimed from a dead consumer: they sit in its pending list unseen.
+
+    An entry on which several consumers died is handed out only when nothing else is held, and nothing is
+    beside it: if it is what kills them, it takes no other entry along.
 
     Not thread-safe: one thread reads, any thread may call `done`.
     """
@@ -28,6 +33,8 @@ class Reader:
         self._sweep_seconds = sweep_seconds
         self._next_sweep = 0.0
         self._held: set[str] = set()
+        self._alone = ""  # the suspect that was handed out last
+        self._crowded = False  # a suspect waits until nothing is held
 
     def read(self, count: int, block_ms: int = 1000) -> list[Entry]:
         """Up to `count` entries; waits at most `block_ms` for the first.
@@ -36,12 +43,17 @@ class Reader:
         QueueLost: the stream or group was gone; it has been created anew.
         """
         assert count > 0 and block_ms > 0
+        if self._alone in self._held:
+            time.sleep(block_ms / 1000)
+            return []
         try:
             if time.monotonic() >= self._next_sweep:
                 self._next_sweep = time.monotonic() + self._sweep_seconds
-                recovered = list(self._unseen(count))
-                if recovered:
+                recovered = self._unseen(count)
+                if recovered or self._crowded:
                     self._next_sweep = 0.0  # there may be more
+                    if not recovered:
+                        time.sleep(block_ms / 1000)
                     return recovered
             reply: Any = self.streams.client.xreadgroup(
                 GROUPS[self.source], self.consumer, {self.streams.key(self.source): ">"}, count, block_ms
@@ -65,28 +77,42 @@ class Reader:
         """Look into the pending list at the next read: after a connection error, or after claiming."""
         self._next_sweep = 0.0
 
-    def _unseen(self, count: int) -> Iterator[Entry]:
-        streams = self.streams
-        for item in streams.pending(self.source, self.consumer):
-            entry_id = item["message_id"].decode()
-            if entry_id in self._held:
-                continue
-            found = streams.client.xrange(streams.key(self.source), min=entry_id, max=entry_id)
-            if not found:
-                streams.client.xack(streams.key(self.source), GROUPS[self.source], entry_id)
-                streams.event(
-                    "lost", self.consumer, f"entry {entry_id} of {self.source} was deleted by someone"
-                )
-                report_loss(streams)
-                continue
-            entry = dataclasses.replace(parse_entry(found[0]), deliveries=item["times_delivered"])
+    def _unseen(self, count: int) -> list[Entry]:
+        """Entries that are this consumer's and were not handed out; a suspect last, and by itself."""
+        pending = self.streams.pending(self.source, self.consumer)
+        unseen = [item for item in pending if item["message_id"].decode() not in self._held]
+        found: list[Entry] = []
+        for item in (item for item in unseen if item["times_delivered"] <= SUSPECT_DELIVERIES):
+            found += self._fetch(item)
+            if len(found) == count:
+                break
+        self._crowded = False
+        for item in (item for item in unseen if item["times_delivered"] > SUSPECT_DELIVERIES):
             if item["times_delivered"] > MAX_DELIVERIES:
-                cause = f"{item['times_delivered']} consumers took it and none finished it"
-                service, attempts = GROUPS[self.source], item["times_delivered"]
-                streams.dead_letter(entry, self.source, service, cause, attempts, self.consumer)
-                continue
-            self._held.add(entry_id)
-            yield entry
-            count -= 1
-            if not count:
-                return
+                self._bury(item)
+            elif found or self._held:
+                self._crowded = True
+            else:
+                found = self._fetch(item)
+                self._alone = found[0].entry_id if found else ""
+        self._held.update(entry.entry_id for entry in found)
+        return found
+
+    def _fetch(self, item: Any) -> list[Entry]:
+        """The entry of an item of the pending list; none if it is gone, which the learner is told."""
+        streams, key = self.streams, self.streams.key(self.source)
+        entries: Any = streams.client.xrange(key, min=item["message_id"], max=item["message_id"])
+        if entries:
+            return [dataclasses.replace(parse_entry(entries[0]), deliveries=item["times_delivered"])]
+        entry_id = item["message_id"].decode()
+        # What was handed on since the list was read is acknowledged already, and not lost.
+        if streams.client.xack(key, GROUPS[self.source], entry_id):
+            streams.event("lost", self.consumer, f"entry {entry_id} of {self.source} was deleted by someone")
+            report_loss(streams)
+        return []
+
+    def _bury(self, item: Any) -> None:
+        for entry in self._fetch(item):
+            cause = f"{entry.deliveries} consumers took it and none finished it"
+            service, attempts = GROUPS[self.source], entry.deliveries
+            self.streams.dead_letter(entry, self.source, service, cause, attempts, self.consumer)

@@ -1,12 +1,16 @@
 """The stream protocol against a real Redis."""
 
 import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from shared.codec import MalformedEntry, intact_payload
+from shared.losses import LossWatch
 from shared.reader import Reader
-from shared.stream import Fenced, QueueLost, Streams
+from shared.stream import Fenced, QueueLost, StreamName, Streams
 
 
 def issue(streams: Streams, *numbers: int, epoch: int = 1) -> int:
@@ -106,6 +110,33 @@ def test_a_delivery_whose_reply_was_lost_is_found_again(streams: Streams) -> Non
     assert [entry.id for entry in reader.read(10, 10)] == ["id2"]
 
 
+@pytest.mark.parametrize("fate", ["handed on", "deleted"])
+def test_an_entry_handed_on_while_the_reader_sweeps_is_not_taken_for_lost(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, fate: str
+) -> None:
+    """Other threads finish entries between the sweep's two looks; one that was deleted is a loss."""
+    issue(streams, 7)
+    reader = Reader(streams, "prompts", "w", sweep_seconds=0.0)
+    (entry,) = reader.read(1, 10)
+    watch = LossWatch(streams)
+    watch.look()
+    watch.look_now()
+    look = streams.pending
+
+    def look_and_finish(source: StreamName, consumer: str) -> list[Any]:
+        found = look(source, consumer)
+        if fate == "handed on":
+            assert streams.forward(entry, "prompts", "rollouts", {}, b"group")
+        else:
+            streams.client.xdel(streams.key("prompts"), entry.entry_id)
+        reader.done(entry)
+        return found
+
+    monkeypatch.setattr(streams, "pending", look_and_finish)
+    assert reader.read(1, 10) == []
+    assert watch.look() == (None if fate == "handed on" else "loss")
+
+
 def test_an_entry_that_keeps_killing_its_consumers_is_buried(streams: Streams) -> None:
     issue(streams, 1)
     Reader(streams, "prompts", "w").read(1, 10)
@@ -165,6 +196,40 @@ def test_an_emptied_redis_is_reported_and_its_streams_made_anew(streams: Streams
         reader.read(1, 10)
     issue(streams, 1)
     assert [entry.id for entry in reader.read(1, 10)] == ["id1"]
+
+
+def test_a_learner_that_starts_anew_is_not_taken_for_a_loss(streams: Streams) -> None:
+    issue(streams, 1, 2)
+    reader, waiting = Reader(streams, "prompts", "w"), Reader(streams, "prompts", "waiting")
+    (held,) = reader.read(1, 10)
+    watch = LossWatch(streams)
+    assert watch.look() is None
+    with ThreadPoolExecutor() as pool:
+        assert len(waiting.read(1, 10)) == 1
+        found = pool.submit(waiting.read, 1, 5000)
+        deadline = time.monotonic() + 5
+        while not streams.client.info("clients")["blocked_clients"]:
+            assert time.monotonic() < deadline
+        streams.forget_work()
+        assert streams.in_flight() == set()
+        assert not streams.forward(held, "prompts", "rollouts", {"id": held.id}, b"too late")
+        issue(streams, 3)
+        assert [entry.id for entry in found.result()] == ["id3"]
+    watch.look_now()
+    assert watch.look() is None
+
+
+def test_the_learner_hears_of_a_stream_that_a_worker_found_lost(streams: Streams) -> None:
+    watch = LossWatch(streams)
+    assert watch.look() is None
+    streams.client.delete(streams.key("rollouts"))
+    with pytest.raises(QueueLost):
+        Reader(streams, "rollouts", "w").read(1, 10)
+    assert watch.look() is None, "one look a second is enough"
+    watch.look_now()
+    assert watch.look() == "loss"
+    watch.look_now()
+    assert watch.look() is None
 
 
 def test_acknowledging_and_forwarding_work_when_redis_is_full(streams: Streams) -> None:
