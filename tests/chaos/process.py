@@ -89,7 +89,8 @@ class Fork:
         return self._child.exitcode
 
     def strike(self, how: signal.Signals) -> None:
-        os.kill(self.pid, how)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, how)
 
     def end(self) -> None:
         if self._child.exitcode is None:
