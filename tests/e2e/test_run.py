@@ -142,7 +142,8 @@ def test_a_synchronous_run_trains_reports_and_resumes(workspace: Path, ports: li
 
     report = json.loads((run / "report.json").read_text())
     assert (report["steps"], report["groups_issued"], report["groups_trained"]) == (2, 8, 8)
-    assert report["staleness_max"] == 0 and report["groups_dead"] == 0 and report["steps_skipped"] == 0
+    assert report["staleness_max"] == report["groups_dead"] == report["duplicates_dropped"] == 0
+    assert report["steps_skipped"] == 0
     assert report["heldout"]["greedy"].keys() == report["heldout"]["sampled"].keys() == {"before", "after"}
     assert report["logprob_gap"]["mean"] < 1e-4 and report["logprob_gap"]["max"] < 1e-3
     assert abs(report["ratio_first"]["min"] - 1) < 1e-3 and abs(report["ratio_first"]["max"] - 1) < 1e-3
