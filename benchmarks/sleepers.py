@@ -62,7 +62,9 @@ class SleepingEngine:
 
     def load(self) -> EngineLoad:
         """Never too much, so that as many prompts are in flight as are allowed."""
-        return EngineLoad(running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=self.slots)
+        return EngineLoad(
+            steps=1, running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=self.slots
+        )
 
     def close(self) -> None:
         pass

@@ -12,7 +12,7 @@ from services.learner.prometheus import LearnerMetrics
 from shared.weights import PartInfo, TensorInfo, WeightManifest, WeightStatus, sha256
 
 PART_BYTES = 256 * 2**20
-CALL_SECONDS = 20.0
+CALL_SECONDS = 60.0
 """How long a server may leave a request without any answer or progress."""
 LEAST_RATE = 10 * 2**20
 """Bytes per second: a server that takes an update more slowly than this is given up."""

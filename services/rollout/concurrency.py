@@ -40,5 +40,5 @@ class Concurrency:
         if load.is_too_much:
             self._doubling = False
             self.limit = max(1, int(min(self.limit, max(in_flight, 1)) * DECREASE))
-        elif was_full and load.has_room and not load.waiting:
+        elif was_full and load.steps and load.has_room and not load.waiting:
             self.limit = min(self._bound, 2 * self.limit if self._doubling else self.limit + 1)

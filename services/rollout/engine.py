@@ -32,6 +32,8 @@ CACHE_BOUND = 0.8
 class EngineLoad:
     """How busy an engine was since it was asked last. A completion is a request of its own."""
 
+    steps: int
+    """How often it has computed a token of each. Without any, the rest is what it was before."""
     running: int
     """Requests computed in each step, now."""
     waiting: int

@@ -16,7 +16,7 @@ class LoadLog:
         self._running = self._waiting = 0
         self._kv_cache_use = 0.0
         self._least_waiting: int | None = None
-        self._preempted = 0
+        self._steps = self._preempted = 0
         self._settles_until = 0.0
 
     def settle(self, now: float) -> None:
@@ -33,16 +33,18 @@ class LoadLog:
             known = self._least_waiting
             self._least_waiting = waiting if known is None else min(known, waiting)
             self._preempted += preempted
+            self._steps += 1
 
     def take(self) -> EngineLoad:
         """The load since this was asked last."""
         with self._lock:
             load = EngineLoad(
+                steps=self._steps,
                 running=self._running,
                 waiting=self._waiting if self._least_waiting is None else self._least_waiting,
                 kv_cache_use=self._kv_cache_use,
                 preempted=self._preempted,
                 most_running=self._most_running,
             )
-            self._least_waiting, self._preempted = None, 0
+            self._least_waiting, self._preempted, self._steps = None, 0, 0
             return load

@@ -143,14 +143,14 @@ class VllmEngine:
         try:
             # `llm.pause_generation` is this and a sleep of 20 ms, so that outputs on their way arrive first.
             await self.llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=False)
+            # What is cached by now was computed from other weights: no request that comes from here on may
+            # find it. The version would not do as salt, since a repair has the same.
+            self.llm.salt = uuid.uuid4().hex
             failure = await self._load(new)
             if failure is None:
                 await self.llm.update_weight_version(str(version))
             elif await self._load(old):
                 raise ModelBroken(f"vLLM could load neither version {version} nor the old weights: {failure}")
-            # What is cached was computed from other weights: no request that comes may find it. The version
-            # would not do, since a repair has the same.
-            self.llm.salt = uuid.uuid4().hex
             if self._recomputes:
                 # Requests in flight hold cache blocks, and a reset that leaves them alone silently does
                 # nothing: they are preempted and computed again.

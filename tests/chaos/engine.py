@@ -88,7 +88,7 @@ class SmallEngine:
 
     def load(self) -> EngineLoad:
         # It has no limit to come to.
-        return EngineLoad(running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=1)
+        return EngineLoad(steps=1, running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=1)
 
     @property
     def dead(self) -> bool:

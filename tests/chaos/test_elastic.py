@@ -16,7 +16,7 @@ from tests.chaos.pipeline import Pipeline
 from tests.conftest import free_port
 from tests.rollout.server import make_update
 
-STEPS = 70
+STEPS = 80
 OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
 
 
@@ -49,7 +49,7 @@ def retire(pipeline: Pipeline, name: str, how: signal.Signals) -> int:
 
 def test_rolling_from_one_to_four_to_two_servers_loses_nothing(workspace: Path, tmp_path: Path) -> None:
     port = free_port()
-    slowly = {f"rollout{number}": {TOKEN_SECONDS: "0.02"} for number in range(4)}
+    slowly = {f"rollout{number}": {TOKEN_SECONDS: "0.03"} for number in range(4)}
     pipeline = Pipeline(tmp_path / "run", workspace, variables=slowly, steps=STEPS, max_staleness=1,
                         checkpoint_every=10, metrics_port=port)  # fmt: skip
     with pipeline:
@@ -63,7 +63,7 @@ def test_rolling_from_one_to_four_to_two_servers_loses_nothing(workspace: Path, 
         joined = time.monotonic()
         everyone = ids(pipeline)
         pipeline.wait(lambda: all(groups_done(pipeline).get(id, 0) > 0 for id in everyone), "work for all")
-        assert time.monotonic() - joined < 10
+        assert time.monotonic() - joined < 20
 
         # One is made to serve something else as the current version: it is noticed and put right.
         wrong = url_of(pipeline, "rollout1")

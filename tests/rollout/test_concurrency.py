@@ -11,6 +11,7 @@ from services.rollout.load_log import LoadLog
 
 LOADS = st.builds(
     EngineLoad,
+    steps=st.integers(0, 2),
     running=st.integers(0, 100),
     waiting=st.integers(0, 3),
     kv_cache_use=st.floats(0, 1),
@@ -39,7 +40,7 @@ def test_whatever_the_load_the_limit_keeps_its_laws(
         elif congested:
             assert after <= max(1, in_flight, 1) and after <= max(1, before * DECREASE)
             congested_before = True
-        elif load.waiting or not room or not was_full:
+        elif load.waiting or not room or not was_full or not load.steps:
             assert after == before
         else:
             assert after == min(bound, before + 1 if congested_before else 2 * before)
@@ -56,7 +57,7 @@ class Engine:
         self.in_flight -= -(-self.in_flight // 10)
         self.in_flight = max(self.in_flight, controller.limit)  # prompts are never short
         running = min(self.in_flight, self.room)
-        load = EngineLoad(running, self.in_flight - running, 0.5, preempted=0, most_running=self.room)
+        load = EngineLoad(1, running, self.in_flight - running, 0.5, preempted=0, most_running=self.room)
         controller.observe(load, self.in_flight, was_full=True)
 
 
@@ -99,8 +100,8 @@ def test_room_that_opens_up_is_found_again() -> None:
 def test_one_burst_of_waiting_counts_once_however_long_it_takes_to_drain() -> None:
     controller = Concurrency(64)
     for _ in range(4):
-        controller.observe(EngineLoad(10, 0, 0.1, 0, 99), controller.limit, was_full=True)
-    crowded = EngineLoad(running=30, waiting=34, kv_cache_use=1.0, preempted=0, most_running=99)
+        controller.observe(EngineLoad(1, 10, 0, 0.1, 0, 99), controller.limit, was_full=True)
+    crowded = EngineLoad(steps=1, running=30, waiting=34, kv_cache_use=1.0, preempted=0, most_running=99)
     for _ in range(20):
         controller.observe(crowded, in_flight=64, was_full=True)
     assert controller.limit == 64 * DECREASE
@@ -108,7 +109,7 @@ def test_one_burst_of_waiting_counts_once_however_long_it_takes_to_drain() -> No
 
 def test_prompts_that_wait_for_their_turn_in_an_engine_with_room_change_nothing() -> None:
     controller = Concurrency(64)
-    burst = EngineLoad(running=20, waiting=30, kv_cache_use=0.3, preempted=0, most_running=256)
+    burst = EngineLoad(steps=1, running=20, waiting=30, kv_cache_use=0.3, preempted=0, most_running=256)
     for _ in range(10):
         controller.observe(burst, in_flight=8, was_full=True)
     assert controller.limit == FIRST
@@ -118,8 +119,8 @@ def record(log: LoadLog, now: float, running: int, waiting: int, preempted: int 
     log.record(running, waiting, kv_cache_use=running / 100, preempted=preempted, now=now)
 
 
-def load(running: int, waiting: int, preempted: int = 0) -> EngineLoad:
-    return EngineLoad(running, waiting, running / 100, preempted, most_running=64)
+def load(steps: int, running: int, waiting: int, preempted: int = 0) -> EngineLoad:
+    return EngineLoad(steps, running, waiting, running / 100, preempted, most_running=64)
 
 
 def test_only_requests_that_waited_all_the_time_count_as_waiting() -> None:
@@ -127,18 +128,18 @@ def test_only_requests_that_waited_all_the_time_count_as_waiting() -> None:
     record(log, 0.0, running=10, waiting=20)
     record(log, 0.1, running=30, waiting=0)
     record(log, 0.2, running=31, waiting=5, preempted=1)
-    assert log.take() == load(31, waiting=0, preempted=1)
-    assert log.take() == load(31, waiting=5), "as it was last"
+    assert log.take() == load(3, 31, waiting=0, preempted=1)
+    assert log.take() == load(0, 31, waiting=5), "as it was last"
     record(log, 0.3, running=30, waiting=7)
     record(log, 0.4, running=40, waiting=4, preempted=2)
-    assert log.take() == load(40, waiting=4, preempted=2)
+    assert log.take() == load(2, 40, waiting=4, preempted=2)
 
 
 def test_what_a_weight_update_sent_back_into_the_queue_is_no_sign_of_load() -> None:
     log = LoadLog(most_running=64)
     log.settle(now=10.0)
     record(log, 10.1, running=2, waiting=30, preempted=30)
-    assert log.take() == load(2, waiting=0)
+    assert log.take() == load(1, 2, waiting=0)
     record(log, 13.0, running=2, waiting=30)
     record(log, 13.1, running=2, waiting=30, preempted=3)
-    assert log.take() == load(2, waiting=30, preempted=3), "it never settled"
+    assert log.take() == load(2, 2, waiting=30, preempted=3), "it never settled"

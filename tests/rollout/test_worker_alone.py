@@ -38,7 +38,7 @@ class ScriptedEngine:
         self.calls = 0
         self.failures: list[Exception] = []
         self.update_failure: Exception | None = None
-        self.busy = EngineLoad(running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=10)
+        self.busy = EngineLoad(steps=1, running=0, waiting=0, kv_cache_use=0.0, preempted=0, most_running=10)
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -367,12 +367,12 @@ def test_a_worker_gives_the_engine_more_while_it_has_room_and_less_when_completi
         try:
             await until(lambda: one.groups_in_flight == 40)  # although none of the first has ended
             room.engine.busy = EngineLoad(
-                running=10, waiting=30, kv_cache_use=0.9, preempted=0, most_running=10
+                steps=1, running=10, waiting=30, kv_cache_use=0.9, preempted=0, most_running=10
             )
             await until(lambda: one.groups_limit == 30)
             assert one.groups_in_flight == 40, "what is begun is not given up"
             room.engine.busy = EngineLoad(
-                running=10, waiting=0, kv_cache_use=0.5, preempted=0, most_running=10
+                steps=1, running=10, waiting=0, kv_cache_use=0.5, preempted=0, most_running=10
             )
             room.engine.gate.set()
             await until(lambda: len(room.asker.groups()) == 60)
