@@ -1,10 +1,12 @@
-"""Batches across requests: one thread per model gathers rows, sorts them by length and runs them padded."""
+"""Batches across requests: one thread per model takes rows of like length from those that wait."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
+
+from services.reward.neural.cutting import next_batch
 
 
 @dataclass(eq=False)
@@ -16,6 +18,8 @@ class Row:
     """Positions whose states the head scores; none where it looks at the text as a whole."""
     head: str
     """The head and adapter to use; rows of one batch share it."""
+    text_ends: list[int] = field(default_factory=list)
+    """Of what is scored in a response, where in its text; only for whoever made the row."""
     scores: "Future[tuple[float, ...]]" = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
     """When it was submitted, in monotonic seconds."""
@@ -31,11 +35,12 @@ class Closed(Exception):
 class Batcher:
     """Runs rows of many callers in common batches. Thread-safe."""
 
-    def __init__(self, run: Run, max_batch_tokens: int, max_wait_seconds: float, max_padding: int) -> None:
+    def __init__(self, run: Run, max_batch_tokens: int, max_wait_seconds: float) -> None:
         """`run` gives the scores of rows with the same head, in their order; only one thread calls it."""
         self._run = run
         self._max_batch_tokens = max_batch_tokens
-        self._max_padding = max_padding
+        self.batch_cost = 64.0
+        """Tokens that take as long as one batch more; whoever knows the model says it better."""
         self._max_wait_seconds = max_wait_seconds
         self._waiting: list[Row] = []
         self._tokens_waiting = 0
@@ -63,15 +68,14 @@ class Batcher:
         self._thread.join()
 
     def _work(self) -> None:
-        while rows := self._gather():
-            for batch in batches(rows, self._max_batch_tokens, self._max_padding):
-                if self._closed:
-                    _fail(batch, Closed("the scorer was closed"))
-                else:
-                    self._score(batch)
+        while rows := self._rows_waiting():
+            batch = next_batch(rows, self._max_batch_tokens, self.batch_cost)
+            self._take(batch)
+            self._score(batch)
+        _fail(self._waiting, Closed("the scorer was closed"))
 
-    def _gather(self) -> list[Row]:
-        """All waiting rows, once they fill a batch or the oldest has waited long enough; none at the end."""
+    def _rows_waiting(self) -> list[Row]:
+        """Those that wait, once they fill a batch or the oldest has waited long enough; none at the end."""
         with self._changed:
             while not self._closed:
                 if not self._waiting:
@@ -79,10 +83,15 @@ class Batcher:
                     continue
                 left = self._waiting[0].since + self._max_wait_seconds - time.monotonic()
                 if left <= 0 or self._tokens_waiting >= self._max_batch_tokens:
-                    break
+                    return list(self._waiting)
                 self._changed.wait(left)
-            rows, self._waiting, self._tokens_waiting = self._waiting, [], 0
-            return rows
+            return []
+
+    def _take(self, rows: Sequence[Row]) -> None:
+        taken = set(rows)
+        with self._changed:
+            self._waiting = [row for row in self._waiting if row not in taken]
+            self._tokens_waiting -= sum(len(row.ids) for row in rows)
 
     def _score(self, rows: Sequence[Row]) -> None:
         rows = [row for row in rows if not row.scores.cancelled()]
@@ -102,27 +111,6 @@ class Batcher:
         for row, its_scores in zip(rows, scores, strict=True):
             if row.scores.set_running_or_notify_cancel():
                 row.scores.set_result(its_scores)
-
-
-def batches(rows: Sequence[Row], max_tokens: int, max_padding: int) -> Iterator[list[Row]]:
-    """Rows of one head and similar length together, longest first.
-
-    Padded, a batch has `max_tokens` at most, of which at most `max_padding` are padding: the tokens that cost
-    as much as a batch more. A longer row is a batch of its own.
-    """
-    batch: list[Row] = []
-    padding = 0
-    for row in sorted(rows, key=lambda row: (row.head, -len(row.ids))):
-        if batch:
-            longest = len(batch[0].ids)
-            padding += longest - len(row.ids)
-            full = (len(batch) + 1) * longest > max_tokens
-            if full or padding > max_padding or row.head != batch[0].head:
-                yield batch
-                batch, padding = [], 0
-        batch.append(row)
-    if batch:
-        yield batch
 
 
 def _fail(rows: Sequence[Row], error: Exception) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from services.reward.neural.loading import auto_class, check_complete, load_mode
 
 _SHORT_TOKENS = 8
 _SPARE_POSITIONS = 4
-_MAX_PADDING = {"cpu": 128, "cuda": 4096}
-"""Tokens of padding that take about as long as the fixed cost of one more batch."""
+_TIMED_LENGTH = 32
+_TIMED_TOKENS = 256
+"""Of the batch that is timed on a CPU, where a full one could take minutes."""
+_TIMES = 3
 
 MakeHead = Callable[[PreTrainedModel, torch.device], Head]
 
@@ -39,8 +42,7 @@ class Engine:
         self._peft: Any = None
         self._numbers = itertools.count()
         self._using = threading.Lock()
-        padding = _MAX_PADDING[self.device.type]
-        self.batcher = Batcher(self._run, config.max_batch_tokens, config.max_wait_ms / 1000, padding)
+        self.batcher = Batcher(self._run, config.max_batch_tokens, config.max_wait_ms / 1000)
 
     def add(self, name: str, config: NeuralConfig, make_head: MakeHead) -> str:
         """The key under which rows are scored by the scorer's head, with its adapter in force if it has one.
@@ -59,6 +61,8 @@ class Engine:
                 self._adapters[key] = self._load_adapter(config.adapter)
                 self._heads[key] = make_head(self.model, self.device)
             self._warm_up(key)
+            if len(self._heads) == 1:
+                self.batcher.batch_cost = self._batch_cost(key)
         except ValueError:
             self.remove(key)
             raise
@@ -99,6 +103,25 @@ class Engine:
         self.batcher.submit(rows)
         for row in rows:
             row.scores.result()
+
+    def _batch_cost(self, key: str) -> float:
+        """Tokens that take as long as what a batch costs beside its tokens, from the times of two batches."""
+        most = self.settings[0]
+        tokens = most if self.device.type == "cuda" else min(most, _TIMED_TOKENS)
+        short, *_ = lengths = filling(tokens, _TIMED_LENGTH)
+        if len(lengths) < 2:
+            return float(most)
+        one, all_of_them = (
+            min(self._seconds([Row([0] * short, [short - 1], key)] * rows) for _ in range(_TIMES))
+            for rows in (1, len(lengths))
+        )
+        token = (all_of_them - one) / (sum(lengths) - short)
+        return min(max(one / token - short, 1.0), most) if token > 0 else float(most)
+
+    def _seconds(self, rows: Sequence[Row]) -> float:
+        started = time.perf_counter()
+        self._run(rows)
+        return time.perf_counter() - started
 
     @torch.inference_mode()
     def _run(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:

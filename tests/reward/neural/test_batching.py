@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.neural.batching import Batcher, Closed, Row, Run, batches
+from services.reward.neural.batching import Batcher, Closed, Row, Run
+from services.reward.neural.cutting import LOOKED_AT, cheapest_cuts, next_batch
 from services.reward.neural.engine import filling
 
 
@@ -19,7 +21,8 @@ def row(length: int, head: str = "a") -> Row:
 
 @contextmanager
 def batching(run: Run, budget: int = 100, wait_seconds: float = 0.0) -> Iterator[Batcher]:
-    batcher = Batcher(run, budget, wait_seconds, max_padding=10_000)
+    batcher = Batcher(run, budget, wait_seconds)
+    batcher.batch_cost = 10_000
     try:
         yield batcher
     finally:
@@ -30,20 +33,46 @@ def lengths(rows: Sequence[Row]) -> list[tuple[float, ...]]:
     return [(float(len(row.ids)),) for row in rows]
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 40), st.sampled_from("ab"))), st.integers(1, 200), st.integers(0, 99)
-)
-def test_batches_hold_every_row_once_and_keep_the_budget(
-    sizes: list[tuple[int, str]], budget: int, padding: int
+def cost(sizes: Sequence[int], cuts: Sequence[int], batch_cost: float) -> float:
+    return sum(batch_cost + sizes[start] * (end - start) for start, end in pairwise(cuts))
+
+
+def every_partition(count: int) -> Iterator[list[int]]:
+    for number in range(count):
+        for inner in combinations(range(1, count), number):
+            yield [0, *inner, count]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=7), st.integers(1, 200), st.integers(1, 99))
+def test_no_other_cut_within_the_budget_is_cheaper(sizes: list[int], budget: int, batch_cost: int) -> None:
+    sizes.sort(reverse=True)
+
+    def keeps_the_budget(cuts: list[int]) -> bool:
+        return all(
+            end - start == 1 or sizes[start] * (end - start) <= budget for start, end in pairwise(cuts)
+        )
+
+    found = cheapest_cuts(sizes, budget, batch_cost)
+    assert (found[0], found[-1]) == (0, len(sizes)) and keeps_the_budget(found)
+    others = [cost(sizes, cuts, batch_cost) for cuts in every_partition(len(sizes)) if keeps_the_budget(cuts)]
+    assert cost(sizes, found, batch_cost) == min(others)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from("ab")), min_size=1), st.integers(1, 200))
+def test_the_oldest_row_runs_next_with_rows_of_its_head_alone(
+    sizes: list[tuple[int, str]], budget: int
 ) -> None:
     rows = [row(length, head) for length, head in sizes]
-    found = list(batches(rows, budget, padding))
-    assert sorted(id(r) for batch in found for r in batch) == sorted(id(r) for r in rows)
-    for batch in found:
-        assert len({r.head for r in batch}) == 1
-        longest = max(len(r.ids) for r in batch)
-        assert len(batch) == 1 or len(batch) * longest <= budget
-        assert sum(longest - len(r.ids) for r in batch) <= padding
+    batch = next_batch(rows, budget, 20.0)
+    assert rows[0] in batch and len(set(batch)) == len(batch) and set(batch) <= set(rows)
+    assert {r.head for r in batch} == {rows[0].head}
+    assert len(batch) == 1 or len(batch) * max(len(r.ids) for r in batch) <= budget
+
+
+def test_many_rows_are_cut_in_little_time_whatever_a_batch_costs() -> None:
+    rows = [row(1 + place % 500) for place in range(5000)]
+    assert len(next_batch(rows, 10**6, 10**6)) == LOOKED_AT
+    assert len(next_batch(rows, 10**6, 1.0)) < 10
 
 
 def test_rows_of_many_threads_share_batches_and_each_gets_its_own_score() -> None:
@@ -114,7 +143,7 @@ def test_a_cancelled_row_is_not_run() -> None:
 
 
 def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
-    batcher = Batcher(lengths, 100, 60.0, 0)
+    batcher = Batcher(lengths, 100, 60.0)
     waiting = row(1)
     batcher.submit([waiting])
     batcher.close()
