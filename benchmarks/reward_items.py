@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ from shared.scoring import ScoreItem, ScoreRequest
 GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
 MADE_UP = 1000
 
-Rule = Callable[[ScoreItem], float]
+Rule = Callable[[ScoreItem], Any]
 
 
 class Problem(NamedTuple):

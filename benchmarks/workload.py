@@ -41,6 +41,7 @@ def make_batch(spread: Spread, count: int, vocabulary: int, seed: int) -> Experi
         completion_mask=mask,
         rollout_logprobs=zeros,
         rewards=torch.randn(count, generator=generator),
+        step_rewards=zeros,
         versions=torch.zeros(count, dtype=torch.long),
         token_versions=zeros.long(),
         stopped=torch.ones(count, dtype=torch.bool),

@@ -133,3 +133,9 @@ def _check_completion(number: int, completion: Completion) -> None:
         raise MalformedEntry(f"completion {number} has {tokens} tokens but version spans over {spanned}")
     if completion.reward is not None and not math.isfinite(completion.reward):
         raise MalformedEntry(f"completion {number} has the reward {completion.reward}")
+    for step in completion.step_rewards:
+        if not math.isfinite(step.reward) or not 0 <= step.end <= len(completion.text):
+            raise MalformedEntry(
+                f"completion {number} of {len(completion.text)} characters has a step's reward "
+                f"{step.reward} at {step.end}"
+            )

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
+from shared.scoring import StepReward
+
 SCHEMA = 2
 """Version of these structures on the wire. A reader dead-letters any other number with its cause."""
 
@@ -122,6 +124,8 @@ class Completion(msgspec.Struct, kw_only=True):
     """None until scored."""
     components: dict[str, float] = msgspec.field(default_factory=dict)
     """What each scorer gave, before weighting."""
+    step_rewards: list[StepReward] = msgspec.field(default_factory=list)
+    """Parts of `reward` that are earned at places in `text`; the rest is earned at its end."""
 
 
 class Group(msgspec.Struct, kw_only=True):

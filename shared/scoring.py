@@ -27,6 +27,14 @@ class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
     """Scorers to use for this request instead of the configured ones, each with weight 1."""
 
 
+class StepReward(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a reward that is earned within the response."""
+
+    end: int
+    """Characters of the response after which it is earned."""
+    reward: float
+
+
 class ScoreResult(msgspec.Struct):
     """The outcome for one item. `reward` is null unless `status` is `ok`: a failure is never a number."""
 
@@ -39,6 +47,8 @@ class ScoreResult(msgspec.Struct):
     status: Literal["ok", "error", "timeout", "invalid"] = "ok"
     """`error`: a scorer raised. `timeout`: past its deadline. `invalid`: it cannot be scored as sent."""
     error: str | None = None
+    step_rewards: list[StepReward] | msgspec.UnsetType = msgspec.UNSET
+    """Parts of `reward`, where scorers place their steps; the rest is earned at the end."""
 
 
 class ScoreResponse(msgspec.Struct):

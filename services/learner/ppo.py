@@ -21,7 +21,7 @@ from services.learner.data.supervised_batch import PtxSource
 from services.learner.metrics import batch_metrics, logprob_gap, step_metrics
 from services.learner.minibatch import train_minibatch
 from services.learner.models.actor_critic import ActorCritic
-from services.learner.targets import evaluate, exact_logprobs, final_scores, make_targets
+from services.learner.targets import evaluate, exact_logprobs, final_scores, make_targets, step_scores
 
 _GAP_ROWS = 32
 """Completions on which engine and learner are compared when the learner does not compute in float32."""
@@ -54,7 +54,8 @@ def update(
     batch = batch.to(models.world.device)
     evaluation = evaluate(models, batch, config)
     scores, moments = final_scores(batch, config, state.score_moments)
-    targets = make_targets(batch, evaluation, scores, config, state.kl_coef, policy_version)
+    earned = step_scores(batch, config, moments)
+    targets = make_targets(batch, evaluation, scores, config, state.kl_coef, policy_version, earned)
     measured = evaluation.old_logprobs
     if config.precision != "float32" or config.correction.proximal != "recompute":
         # Rounding or approximation would hide the engine's own distance.

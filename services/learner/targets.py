@@ -137,6 +137,18 @@ def final_scores(
     return scores - config.missing_eos_penalty * ~batch.stopped, moments
 
 
+def step_scores(batch: ExperienceBatch, config: AlgorithmConfig, moments: RunningMoments) -> Tensor:
+    """What of the scores is earned before the end, scaled as they are; shifts and clips come last. [B, T]
+
+    Args:
+        moments: those that the scores were normalised by.
+    """
+    scale = config.reward_scale
+    if config.score_normalization != "none":
+        scale /= moments.std + 1e-8
+    return batch.step_rewards * scale
+
+
 def make_targets(
     batch: ExperienceBatch,
     evaluation: Evaluation,
@@ -144,16 +156,19 @@ def make_targets(
     config: AlgorithmConfig,
     kl_coef: float,
     policy_version: int,
+    earned: Tensor | None = None,
 ) -> Targets:
     """Token rewards out of scores and KL, then advantages and returns, and the weights of stale completions.
 
     Args:
         scores: from `final_scores`. [B]
         kl_coef: the coefficient of now, which may have adapted away from the configured one.
+        earned: from `step_scores`; without it all is earned at the end. [B, T]
     """
     mask = batch.completion_mask
     kl = kl_estimate(evaluation.old_logprobs, evaluation.ref_logprobs, config.kl_estimator)
-    rewards = place_scores(scores, mask, config.score_placement)
+    earned = torch.zeros_like(kl) if earned is None else earned * mask
+    rewards = earned + place_scores(scores - earned.sum(dim=1), mask, config.score_placement)
     if config.kl_in == "reward":
         rewards = rewards + kl_penalty(kl, mask, kl_coef)
     if config.whiten_rewards:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from services.learner.config.learner import LearnerConfig, LearnerSettings
 from services.learner.coordinator import Coordinator
 from services.learner.data.batch import collate
 from services.learner.data.chat_template import ChatTemplate, load_chat_template
+from services.learner.data.step_rewards import Decode
 from services.learner.data.supervised import load_ptx
 from services.learner.data.supervised_batch import PtxSource
 from services.learner.distributed import World
@@ -39,6 +41,7 @@ def train(settings: LearnerSettings, world: World) -> None:
     tokenizer = _load_tokenizer(settings.model.path)
     if chat.template:
         tokenizer.chat_template = chat.template  # and so saved with the policy, which is served with it
+    decode = _decoder(tokenizer)
     coordinator = Coordinator.open(settings, tokenizer, chat) if world.is_main else None
     resumed = _agree_on_checkpoint(world, coordinator)
     actor_critic = build(settings, world, resumed)
@@ -59,9 +62,8 @@ def train(settings: LearnerSettings, world: World) -> None:
         groups = _next_groups(world, coordinator, version)
         waited = time.monotonic() - started
         learning_rates = _set_learning_rates(actor_critic, config, step)
-        metrics, state = ppo.update(
-            actor_critic, collate(groups), config, state, version, update_seed(settings.run.seed, step), ptx
-        )
+        batch, seed = collate(groups, decode), update_seed(settings.run.seed, step)
+        metrics, state = ppo.update(actor_critic, batch, config, state, version, seed, ptx)
         step, version = step + 1, version + 1
         if config.reference_refresh_every and step % config.reference_refresh_every == 0:
             actor_critic.refresh_reference()
@@ -88,6 +90,16 @@ def train(settings: LearnerSettings, world: World) -> None:
 def is_due(step: int, every: int, steps: int) -> bool:
     """Whether `step` of `steps` ends with what is done every so many steps, and after the last."""
     return step % every == 0 or step == steps
+
+
+def _decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
+    """To the text that scorers get: as it stands, without special tokens."""
+
+    def decode(ids: Sequence[int]) -> str:
+        text = tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    return decode
 
 
 def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:

@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat
 from services.reward.kinds import suggestion
 from services.reward.protocol import Clip, Failure, Outcome, ScorerConfig, Steps
 from shared.config import Table
-from shared.scoring import ScoreItem, ScoreResult
+from shared.scoring import ScoreItem, ScoreResult, StepReward
 
 
 class GateConfig(Table):
@@ -60,7 +60,7 @@ class Composition:
         self.is_uniform = not self.has_gates and not self._config.datasets
         """Whether every item is given to every scorer."""
         bent = self._config.clip or any(
-            table.clip or table.threshold is not None for table in scorers.values()
+            table.clip or table.threshold is not None or table.place_steps for table in scorers.values()
         )
         self._is_sum = self.is_uniform and not bent
         """Whether the reward is the weighted sum and nothing else."""
@@ -123,7 +123,9 @@ class Composition:
                 components[name] = value
             else:
                 failures.append(Failure("error", f"{name} gave {value}"))
-        reward = None if failures else self._reward(item, components)
+            if self._scorers[name].place_steps and (cause := _misplaced(outcome, item)):
+                failures.append(Failure("error", f"{name} {cause}"))
+        reward, placed = (None, []) if failures else self._reward(item, components, outcomes)
         if reward is not None and not math.isfinite(reward):
             failures, reward = [Failure("error", f"the weighted sum is {reward}")], None
         if failures:
@@ -131,20 +133,32 @@ class Composition:
             status, error = failures[0].status, "; ".join(failure.cause for failure in failures)
             result = ScoreResult(id=id, reward=None, components=components, status=status, error=error)
         else:
-            result = ScoreResult(id=id, reward=reward, components=components, status="ok")
+            result = ScoreResult(id, reward, components)
+        if placed and result.status == "ok":
+            result.step_rewards = placed
         if steps:
             result.steps = steps
         return result
 
-    def _reward(self, item: ScoreItem, components: Mapping[str, float]) -> float:
+    def _reward(
+        self, item: ScoreItem, components: Mapping[str, float], outcomes: Mapping[str, Outcome]
+    ) -> tuple[float, list[StepReward]]:
+        """The reward, and the parts of it that are earned at steps."""
         weights = self._weights_for(item)
         for gate in self._config.gates:
             if gate.scorer in weights and components[gate.scorer] < gate.at_least:
-                return gate.otherwise
+                return gate.otherwise, []
         total = 0.0
+        placed: list[StepReward] = []
         for name, weight in weights.items():
-            total += weight * self._counted(name, components[name])
-        return _clipped(total, self._config.clip) if math.isfinite(total) else total
+            outcome = outcomes[name]
+            if self._scorers[name].place_steps and isinstance(outcome, Steps):
+                parts = [weight * self._counted(name, step) for step in outcome.steps]
+                placed += map(StepReward, outcome.ends, parts)
+                total += math.fsum(parts)
+            else:
+                total += weight * self._counted(name, components[name])
+        return (_clipped(total, self._config.clip) if math.isfinite(total) else total), placed
 
     def _counted(self, name: str, component: float) -> float:
         """What enters the sum, before its weight."""
@@ -164,6 +178,17 @@ class Composition:
 
 def _value(outcome: float | Steps) -> float:
     return outcome.value if isinstance(outcome, Steps) else outcome
+
+
+def _misplaced(outcome: float | Steps, item: ScoreItem) -> str | None:
+    """Why its steps cannot be placed in the item's response."""
+    if not isinstance(outcome, Steps) or len(outcome.ends) != len(outcome.steps):
+        return "has place_steps, but does not say where the steps of a response end"
+    if not all(map(math.isfinite, outcome.steps)):
+        return f"gave the steps {list(outcome.steps)}"
+    if not all(0 <= end <= len(item.response) for end in outcome.ends):
+        return f"gave the ends {list(outcome.ends)} of steps in {len(item.response)} characters"
+    return None
 
 
 def _number(outcome: Outcome) -> float | None:

@@ -40,6 +40,7 @@ class Answer(msgspec.Struct, array_like=True):
     status: Literal["ok", "error", "timeout", "invalid"]
     value: float = 0.0
     steps: list[float] | None = None
+    ends: list[int] = []
     cause: str = ""
 
 

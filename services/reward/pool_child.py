@@ -138,7 +138,8 @@ def answer(function: Function, work: Work) -> Answer:
     try:
         outcome = function(work.item)
         if isinstance(outcome, Steps):
-            return Answer("ok", float(outcome.value), [float(step) for step in outcome.steps])
+            steps = [float(step) for step in outcome.steps]
+            return Answer("ok", float(outcome.value), steps, [int(end) for end in outcome.ends])
         return Answer("ok", float(outcome))
     except Unscorable as error:
         return Answer("invalid", cause=_printable(str(error)))

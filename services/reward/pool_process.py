@@ -205,7 +205,9 @@ class WorkerProcess:
         answer = receive(self._channel, Answer, until)
         if answer.status != "ok":
             return Failure(answer.status, answer.cause)
-        return answer.value if answer.steps is None else Steps(answer.value, tuple(answer.steps))
+        if answer.steps is None:
+            return answer.value
+        return Steps(answer.value, tuple(answer.steps), tuple(answer.ends))
 
     def yield_processor(self) -> None:
         """Let others go first, from now on."""

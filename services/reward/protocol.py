@@ -29,7 +29,9 @@ class Steps(NamedTuple):
     value: float
     """The one number that enters the reward."""
     steps: tuple[float, ...]
-    """One number per part, in order; told beside the components, never summed."""
+    """One number per part, in order; told beside the components."""
+    ends: tuple[int, ...] = ()
+    """After how many characters of the response each part ends; none where that is not known."""
 
 
 Outcome = float | Steps | Failure
@@ -97,6 +99,8 @@ class ScorerConfig(Table):
     kind: Kind = "rule"
     weight: FiniteFloat = 1.0
     """Factor in the weighted sum. 0 reports the component only."""
+    place_steps: bool = False
+    """Of a scorer that judges steps: each step's number enters the sum, and is earned at the step's end."""
     threshold: FiniteFloat | None = None
     """Where it is set, 1 enters the sum for a number that reaches it and 0 for any other."""
     clip: Clip | None = None

@@ -192,6 +192,7 @@ class Worker:
             return self._bury(attempt, cause)
         for completion, result in zip(group.completions, results, strict=True):
             completion.reward, completion.components = result.reward, result.components
+            completion.step_rewards = result.step_rewards or []
         if failures:
             group.failed = causes
             group.completions = [c for number, c in enumerate(group.completions) if number not in failures]

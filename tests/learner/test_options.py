@@ -21,7 +21,7 @@ from services.learner.data.supervised_batch import PtxSource
 from services.learner.distributed import full_state
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.scores import completion_values, final_values, score_completions
-from services.learner.targets import Targets, evaluate, final_scores, make_targets
+from services.learner.targets import Targets, evaluate, final_scores, make_targets, step_scores
 from shared.experience import Int32Array
 from tests.learner.samples import (
     ALONE,
@@ -107,6 +107,24 @@ def test_scores_are_scaled_clipped_and_lowered_where_the_completion_was_cut(batc
     scores, _ = final_scores(batch, config, RunningMoments())
     expected = (batch.rewards / 2).clamp(-3, 3) - 1.5 * ~batch.stopped
     torch.testing.assert_close(scores, expected)
+
+
+def test_rewards_of_steps_are_earned_at_their_tokens_and_the_rest_at_the_end(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch
+) -> None:
+    config = changed(
+        advantage_estimator="reinforce_plus_plus", whiten_advantages=False, kl_coef=0.0, reward_scale=0.5
+    )
+    steps = torch.zeros(batch.completion_mask.shape)
+    steps[:, 0] = 3.0
+    stepwise = replace(batch, step_rewards=steps)
+    scores, moments = final_scores(stepwise, config, RunningMoments())
+    earned = step_scores(stepwise, config, moments)
+    evaluation = evaluate(fresh(), stepwise, config)
+    to_go = make_targets(stepwise, evaluation, scores, config, 0.0, 0, earned).advantages
+    expected = (scores[:, None] - torch.tensor([0.0] + [1.5] * (to_go.shape[1] - 1))) * batch.completion_mask
+    torch.testing.assert_close(to_go, expected)
+    assert float((moved(fresh(), stepwise, config) - moved(fresh(), batch, config)).abs().max()) > 1e-6
 
 
 def test_scores_are_normalised_by_all_scores_of_the_run_so_far(

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from services.reward.composition import Composition, CompositionConfig
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
 from services.reward.protocol import Failure, Outcome, ScorerConfig, Steps
-from shared.scoring import ScoreItem, ScoreResult
+from shared.scoring import ScoreItem, ScoreResult, StepReward
 
 ITEM = ScoreItem(response="r")
 
@@ -44,6 +45,31 @@ def test_the_reward_is_the_weighted_sum_and_components_are_as_the_scorers_gave_t
 def test_steps_enter_by_their_value_and_are_told() -> None:
     result = run(compose({"prm": 2.0}), {"prm": Steps(0.25, (0.5, 0.5))})
     assert (result.reward, result.components, result.steps) == (0.5, {"prm": 0.25}, {"prm": [0.5, 0.5]})
+
+
+def test_placed_steps_enter_one_by_one_where_they_end() -> None:
+    composition = compose({"prm": {"weight": 2.0, "clip": [0, 1], "place_steps": True}, "rule": 1.0})
+    given: dict[str, Outcome] = {"prm": Steps(0.25, (0.5, 3.0, -1.0), (4, 9, 20)), "rule": 10.0}
+    result = run(composition, given, ScoreItem(response="x" * 20))
+    assert result.step_rewards == [StepReward(4, 1.0), StepReward(9, 2.0), StepReward(20, 0.0)]
+    assert result.reward == 13.0, "the steps' sum and the rule, which is earned at the end"
+    assert result.components == {"prm": 0.25, "rule": 10.0}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [0.5, Steps(0.5, (0.5, 0.5)), Steps(0.5, (0.5, math.nan), (0, 1)), Steps(0.5, (0.5, 0.5), (1, 2))],
+)
+def test_steps_that_cannot_be_placed_are_an_error(given: Outcome) -> None:
+    result = run(compose({"prm": {"place_steps": True}}), {"prm": given})
+    assert (result.reward, result.status, result.step_rewards) == (None, "error", UNSET)
+
+
+def test_a_closed_gate_places_nothing() -> None:
+    gate = {"scorer": "form", "at_least": 1, "otherwise": -1}
+    composition = compose({"form": 0.0, "prm": {"place_steps": True}}, gates=[gate])
+    result = run(composition, {"form": 0.0, "prm": Steps(1.0, (1.0,), (1,))})
+    assert (result.reward, result.step_rewards) == (-1.0, UNSET)
 
 
 @pytest.mark.parametrize(

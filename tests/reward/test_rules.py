@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.reward.kinds import parse_scorer, rule_table
 from services.reward.math_answer import Tag, Tags, final_answer, tagged_answer
-from services.reward.protocol import Unscorable
+from services.reward.protocol import Steps, Unscorable
 from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem
 
@@ -21,7 +21,9 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 def rule(name: str, response: str, ground_truth: str | None, tags: Tags | None = None) -> float:
     config = parse_scorer(name, 1.0, tags or Tags())
-    return RULES[name].function(ScoreItem(response=response, ground_truth=ground_truth), config)
+    found = RULES[name].function(ScoreItem(response=response, ground_truth=ground_truth), config)
+    assert not isinstance(found, Steps)
+    return found
 
 
 def gsm8k_reward_fn(response: str, ground_truth: str | None, tags: Tags) -> float:

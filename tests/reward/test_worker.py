@@ -3,18 +3,20 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
+from services.reward.protocol import Steps
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES, Row
 from services.reward.worker import Worker
 from shared.codec import decode_group, encode
 from shared.experience import Group
-from shared.scoring import ScoreItem
+from shared.scoring import ScoreItem, StepReward
 from shared.stream import Streams, connect
 from shared.workers import list_workers
 from tests.conftest import RedisServer
@@ -29,8 +31,11 @@ def start() -> Iterator[Start]:
     """Starts workers and stops them all, none of which may have failed."""
     running: list[tuple[Worker, threading.Thread]] = []
 
-    def start_worker(streams: Streams, scorer: str = "gsm8k_reward_fn", max_attempts: int = 3) -> Worker:
-        table = {"scorers": {scorer: 1.0}, "max_attempts": max_attempts, "retry_seconds": 0.01}
+    def start_worker(
+        streams: Streams, scorer: str | dict[str, Any] = "gsm8k_reward_fn", max_attempts: int = 3
+    ) -> Worker:
+        scorers = {scorer: 1.0} if isinstance(scorer, str) else scorer
+        table = {"scorers": scorers, "max_attempts": max_attempts, "retry_seconds": 0.01}
         config = RewardConfig.model_validate(table)
         worker = Worker(streams, ScoringCore(config), config)
         thread = threading.Thread(target=worker.run)
@@ -65,6 +70,22 @@ def beats(streams: Streams, scored: int) -> list[dict[str, object]]:
 
 def experiences(streams: Streams) -> list[Group]:
     return [decode_group(entry.payload) for entry in streams.tail("experiences", 10_000)]
+
+
+def test_rewards_of_steps_travel_with_their_places(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines(item: ScoreItem, config: RuleConfig) -> Any:
+        ends = [end for end, letter in enumerate(item.response) if letter == "\n"]
+        return Steps(0.0, tuple(map(float, ends)), tuple(ends))
+
+    monkeypatch.setitem(RULES, "lines", Row(lines))
+    deliver(streams, make_group("g1", ["one\ntwo\n", "none"]))
+    start(streams, {"lines": {"weight": 0.5, "place_steps": True}})
+    wait_for(lambda: length(streams, "experiences"), "the experience")
+    first, second = experiences(streams)[0].completions
+    assert first.step_rewards == [StepReward(3, 1.5), StepReward(7, 3.5)]
+    assert (first.reward, second.reward, second.step_rewards) == (5.0, 0.0, [])
 
 
 def test_a_group_goes_on_with_rewards_components_and_all_it_came_with(streams: Streams, start: Start) -> None:

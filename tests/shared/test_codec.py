@@ -20,6 +20,7 @@ from shared.experience import (
     VersionSpan,
     prompt_id,
 )
+from shared.scoring import StepReward
 
 
 def a_prompt(**changes: Any) -> Prompt:
@@ -52,6 +53,14 @@ def a_group(**changes: Any) -> Group:
 def test_logprobs_as_large_as_32_bits_hold_are_finite(logprobs: list[float]) -> None:
     group = decode_group(encode(a_group(logprobs=Float32Array(logprobs))))
     assert group.completions[0].logprobs == Float32Array(logprobs)
+
+
+def test_rewards_at_steps_come_back_and_have_places_in_the_text() -> None:
+    steps = [StepReward(0, -1.0), StepReward(6, 0.5)]
+    assert decode_group(encode(a_group(step_rewards=steps))).completions[0].step_rewards == steps
+    for bad in (StepReward(7, 0.5), StepReward(-1, 0.5), StepReward(2, math.nan)):
+        with pytest.raises(MalformedEntry, match="step's reward"):
+            decode_group(encode(a_group(step_rewards=[bad])))
 
 
 @given(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from services.learner.data.step_rewards import Decode, token_rewards
 from shared.experience import Completion, Group
 
 
@@ -30,6 +31,8 @@ class ExperienceBatch:
     """Log-probability of each token as the engine sampled it. [B, T]"""
     rewards: Tensor
     """[B]"""
+    step_rewards: Tensor
+    """What of `rewards` is earned at tokens before the end. [B, T]"""
     versions: Tensor
     """The oldest `policy_version` among the tokens of each completion. [B]"""
     token_versions: Tensor
@@ -72,11 +75,15 @@ class ExperienceBatch:
             completion_mask=part.completion_mask[:, :longest_completion],
             rollout_logprobs=part.rollout_logprobs[:, :longest_completion],
             token_versions=part.token_versions[:, :longest_completion],
+            step_rewards=part.step_rewards[:, :longest_completion],
         )
 
 
-def collate(groups: Sequence[Group]) -> ExperienceBatch:
+def collate(groups: Sequence[Group], decode: Decode | None = None) -> ExperienceBatch:
     """One row for each completion of each group, in order.
+
+    Args:
+        decode: token ids to their text as scorers saw it; for completions with rewards at steps.
 
     Raises:
         ValueError: there is no completion token at all, or a completion is without a finite reward, with
@@ -96,6 +103,7 @@ def collate(groups: Sequence[Group]) -> ExperienceBatch:
         completion_mask=torch.arange(int(lengths.max())) < lengths[:, None],
         rollout_logprobs=torch.from_numpy(_pad([c.logprobs for _, _, c in pairs], np.float32)),
         rewards=torch.tensor([c.reward for _, _, c in pairs], dtype=torch.float32),
+        step_rewards=torch.from_numpy(_pad([token_rewards(c, decode) for _, _, c in pairs], np.float32)),
         versions=torch.tensor([_oldest_version(group, c) for _, group, c in pairs]),
         token_versions=torch.from_numpy(_pad([_token_versions(c) for _, _, c in pairs], np.int64)),
         stopped=torch.tensor([c.finish_reason == "stop" for _, _, c in pairs]),

@@ -66,10 +66,10 @@ class NeuralScorer:
 
     def _row(self, item: ScoreItem) -> Row | Failure:
         try:
-            ids, step_ends = self._renderer.tokens(item)
+            ids, step_ends, text_ends = self._renderer.tokens(item)
         except Unscorable as error:
             return Failure("invalid", str(error))
-        return Row(ids, step_ends or [self._last(ids)], self._key)
+        return Row(ids, step_ends or [self._last(ids)], self._key, text_ends)
 
     def _last(self, ids: list[int]) -> int:
         """The position of the state that is scored.
@@ -96,7 +96,7 @@ class NeuralScorer:
         except Exception as error:  # the model's, for this row alone
             return Failure("error", f"raised {type(error).__name__}: {error}")
         if self._config.architecture in STEPWISE:
-            return Steps(aggregate(scores, self._config.steps.aggregation), scores)
+            return Steps(aggregate(scores, self._config.steps.aggregation), scores, tuple(row.text_ends))
         return scores[0]
 
 

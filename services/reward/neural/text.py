@@ -15,6 +15,18 @@ class Tokens(NamedTuple):
     ids: list[int]
     step_ends: list[int]
     """The position of the last token of each step's marker, for process reward models."""
+    text_ends: list[int]
+    """After how many characters of the response each step ends."""
+
+
+def split_steps(response: str, separator: str) -> list[tuple[str, int]]:
+    """The steps that are not blank, and after how many characters each ends; without any, an empty one."""
+    steps, start = [], 0
+    for step in response.split(separator):
+        if step.strip():
+            steps.append((step, start + len(step)))
+        start += len(step) + len(separator)
+    return steps or [("", 0)]
 
 
 class Renderer:
@@ -53,14 +65,14 @@ class Renderer:
         if len(tokens.ids) <= self._longest:
             return tokens
         if self._config.too_long == "truncate_left":
-            return Tokens(tokens.ids[-self._longest :], [])
+            return Tokens(tokens.ids[-self._longest :], [], [])
         raise Unscorable(f"takes {self._longest} tokens at most, and the item has {len(tokens.ids)}")
 
     def _whole(self, item: ScoreItem) -> Tokens:
         if self._config.prompt_as == "text":
             text = item.prompt + item.response  # rendered by a policy's template it may have a BOS already
-            return Tokens(self._tokenizer.encode(text, add_special_tokens=not self._has_bos(text)), [])
-        return Tokens(self._encode(self._rendered(conversation(item))), [])
+            return Tokens(self._tokenizer.encode(text, add_special_tokens=not self._has_bos(text)), [], [])
+        return Tokens(self._encode(self._rendered(conversation(item))), [], [])
 
     def _stepwise(self, item: ScoreItem) -> Tokens:
         """Prompt, and each step followed by its marker, tokenized one by one, as such models are trained.
@@ -73,12 +85,12 @@ class Renderer:
             ids = [*starts, *self._encode(item.prompt)]
         else:
             ids = self._encode(self._rendered(conversation(item)[:-1], add_generation_prompt=True))
-        steps = [step for step in item.response.split(self._config.steps.separator) if step.strip()]
-        ends = []
-        for step in steps or [""]:
+        step_ends, text_ends = [], []
+        for step, text_end in split_steps(item.response, self._config.steps.separator):
             ids += [*self._encode(step), *self._marker]
-            ends.append(len(ids) - 1)
-        return Tokens(ids, ends)
+            step_ends.append(len(ids) - 1)
+            text_ends.append(text_end)
+        return Tokens(ids, step_ends, text_ends)
 
     def _has_bos(self, text: str) -> bool:
         bos = self._tokenizer.bos_token

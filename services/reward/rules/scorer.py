@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from services.reward.pool import Pool
-from services.reward.protocol import Failure, Kind, Outcome, Unscorable
+from services.reward.protocol import Failure, Kind, Outcome, Steps, Unscorable
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem
@@ -45,7 +45,8 @@ class RuleScorer:
         outcomes: list[Outcome] = []
         for item in items:  # one loop without a call of our own: some rules take less than that would
             try:
-                outcomes.append(float(function(item, config)))
+                outcome = function(item, config)
+                outcomes.append(outcome if isinstance(outcome, Steps) else float(outcome))
             except Unscorable as error:
                 outcomes.append(Failure("invalid", str(error)))
             except Exception as error:  # whatever a rule raises becomes this item's status, and no other's
@@ -56,7 +57,7 @@ class RuleScorer:
         """The pool is not this scorer's own."""
 
 
-def prepare(parameters: Mapping[str, Any]) -> Callable[[ScoreItem], float]:
+def prepare(parameters: Mapping[str, Any]) -> Callable[[ScoreItem], float | Steps]:
     """In a process of the pool: the rule with its parameters, as `RuleScorer.parameters` has them."""
     row = RULES[parameters["rule"]]
     config = row.table.model_validate(parameters)

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from services.reward.protocol import Steps
 from services.reward.rules import choice, code, colossalchat, form, gsm8k, length, match, math_equal
 from services.reward.rules.config import RuleConfig
 from shared.scoring import ScoreItem
 
-Rule = Callable[[ScoreItem, Any], float]
-"""Item and the rule's own table to a number. Raises `Unscorable` for an item it can never score."""
+Rule = Callable[[ScoreItem, Any], float | Steps]
+"""Item and the rule's own table to a number, or to several for its steps.
+
+Raises `Unscorable` for an item it can never score.
+"""
 
 
 class Row(NamedTuple):

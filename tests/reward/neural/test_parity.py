@@ -151,6 +151,7 @@ def test_token_classification_gives_a_probability_per_step(tmp_path: Path) -> No
     expected = logits.softmax(-1)[ends, 1].tolist()
     outcome = steps_of(path, architecture="token_classification")
     assert outcome.steps == pytest.approx(expected, abs=1e-5)
+    assert [RESPONSE.response[:end][-4:] for end in outcome.ends] == ["step", "step", "last"]
     assert outcome.value == pytest.approx(expected[0] * expected[1] * expected[2], abs=1e-5)
 
 

@@ -5,7 +5,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from services.reward.neural.config import NeuralConfig
-from services.reward.neural.text import Renderer
+from services.reward.neural.text import Renderer, split_steps
 from shared.scoring import ScoreItem
 from tests.reward.neural.models import write_tokenizer
 
@@ -23,3 +23,12 @@ def test_a_text_has_one_bos_whether_or_not_the_policys_template_wrote_it(
     )
     ids = Renderer(tokenizer, config, longest=100).tokens(ScoreItem(prompt=prompt, response="R")).ids
     assert ids.count(tokenizer.bos_token_id) == 1 and ids[0] == tokenizer.bos_token_id
+
+
+def test_steps_are_what_stands_between_separators_and_end_where_they_end_in_the_text() -> None:
+    response = "one\n\n \n\ntwo 🙂\n\n\n\nthree"
+    steps = split_steps(response, "\n\n")
+    assert [step for step, _ in steps] == ["one", "two 🙂", "three"]
+    for step, end in steps:
+        assert response[:end].endswith(step)
+    assert split_steps("", "\n\n") == [("", 0)]

@@ -4,6 +4,7 @@ from typing import Any
 
 from services.reward.kinds import parse_scorer
 from services.reward.math_answer import Tags
+from services.reward.protocol import Steps
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem
@@ -23,7 +24,9 @@ def ask(
     **parameters: Any,
 ) -> float:
     item = ScoreItem(prompt="", response=response, ground_truth=ground_truth, metadata=metadata or {})
-    return RULES[name].function(item, configure(name, **parameters))
+    found = RULES[name].function(item, configure(name, **parameters))
+    assert not isinstance(found, Steps)
+    return found
 
 
 def tokens(count: int) -> dict[str, Any]:
