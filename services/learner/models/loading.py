@@ -38,7 +38,8 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
         remedy = ""
         if any(Path(path).glob("*.bin")) and not any(Path(path).glob("*.safetensors")):
             remedy = (
-                "; .bin files are pickles and are never loaded, convert them: "
-                "AutoModel.from_pretrained(...).save_pretrained(...) writes safetensors"
+                "; .bin files are pickles and are never loaded, convert them where you trust them, with all "
+                "their tensors: save_file({k: v.clone() for f in glob('pytorch_model*.bin') for k, v in "
+                "torch.load(f, weights_only=True).items()}, 'model.safetensors', metadata={'format': 'pt'})"
             )
         raise ValueError(f"{path} cannot be loaded as {what}: {error}{remedy}") from error

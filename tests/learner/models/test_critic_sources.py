@@ -8,6 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from services.learner.data.batch import ExperienceBatch, collate
@@ -89,31 +90,55 @@ def test_a_value_head_beside_a_model_or_among_its_weights_is_used(
         torch.testing.assert_close(values[:count], expected[start : start + count], atol=1e-4, rtol=0)
 
 
+def save_colossalchat(path: Path, folder: Path) -> list[dict[str, Tensor]]:
+    """The configuration of the backbone, and a critic's tensors in two halves, as ColossalChat names them:
+    `model.*`, whatever the architecture calls its backbone, and `value_head.*`."""
+    model = AutoModel.from_pretrained(path, dtype=torch.float32)
+    model.config.save_pretrained(folder)
+    tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
+    first = {name: tensors.pop(name) for name in sorted(tensors)[::2]}
+    head = {name.replace("v_head.summary", "value_head"): tensor for name, tensor in HEAD.items()}
+    return [first, tensors | head]
+
+
 @torch.no_grad()
+def expect_the_head(folder: Path, path: Path, batch: ExperienceBatch) -> None:
+    """That the values of the critic in a folder are those of `HEAD` on the backbone at `path`."""
+    hidden = AutoModel.from_pretrained(path, dtype=torch.float32)(batch.input_ids[:1]).last_hidden_state[0]
+    expected = hidden @ HEAD["v_head.summary.weight"][0] + 0.25
+    start, count = int(batch.prompt_lengths[0]) - 1, int(batch.completion_mask[0].sum())
+    values = completion_values(load_critic(folder), batch, "float32")[0]
+    torch.testing.assert_close(values[:count], expected[start : start + count], atol=1e-4, rtol=0)
+
+
 def test_a_critic_of_colossalchat_keeps_its_backbone_and_its_value_head(
     path: Path, batch: ExperienceBatch, tmp_path: Path
 ) -> None:
-    """Its `modeling` has `model.*`, whatever the architecture calls its backbone, and `value_head.*`."""
-    model = AutoModel.from_pretrained(path, dtype=torch.float32)
-    model.config.save_pretrained(tmp_path)
-    head = {name.replace("v_head.summary", "value_head"): tensor for name, tensor in HEAD.items()}
-    tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
-    halves = sorted(tensors)[::2]
-    first = {name: tensors.pop(name) for name in halves}
-    weights = {"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": tensors | head}
-    for name, part in weights.items():
-        save_file(part, tmp_path / name, metadata={"format": "pt"})
-    index = {name: file for file, part in weights.items() for name in part}
+    files = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    index: dict[str, str] = {}
+    for file, part in zip(files, save_colossalchat(path, tmp_path), strict=True):
+        save_file(part, tmp_path / file, metadata={"format": "pt"})
+        index |= dict.fromkeys(part, file)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-
-    hidden = model(batch.input_ids[:1]).last_hidden_state[0]
-    expected = hidden @ HEAD["v_head.summary.weight"][0] + 0.25
-    start, count = int(batch.prompt_lengths[0]) - 1, int(batch.completion_mask[0].sum())
-    values = completion_values(load_critic(tmp_path), batch, "float32")[0]
-    torch.testing.assert_close(values[:count], expected[start : start + count], atol=1e-4, rtol=0)
+    expect_the_head(tmp_path, path, batch)
     shared = build(settings_for(path, critic={"trunk": "policy", "path": tmp_path}), ALONE, None)
     assert isinstance(shared.critic, TrunkCritic)
     assert torch.equal(shared.critic.head.weight, HEAD["v_head.summary.weight"])
+
+
+def test_a_pickled_critic_of_colossalchat_keeps_both_when_it_is_converted_as_told(
+    llama: Path, batch: ExperienceBatch, tmp_path: Path
+) -> None:
+    for number, part in enumerate(save_colossalchat(llama, tmp_path)):
+        torch.save(part, tmp_path / f"pytorch_model-{number}.bin")
+    with pytest.raises(
+        ValueError, match=r"save_file\(\{k: v\.clone\(\) for f in glob\('pytorch_model\*\.bin'\)"
+    ):
+        load_critic(tmp_path)
+    files = sorted(tmp_path.glob("pytorch_model*.bin"))
+    tensors = {k: v.clone() for f in files for k, v in torch.load(f, weights_only=True).items()}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    expect_the_head(tmp_path, llama, batch)
 
 
 def test_a_backbone_with_weights_missing_is_refused_and_not_filled_with_random_ones(
