@@ -16,19 +16,21 @@ from shared.experience import SCHEMA, Completion, Float32Array, Group, Int32Arra
 assert sys.byteorder == "little", "the wire format is little-endian"
 assert Int32Array().itemsize == 4 and Float32Array().itemsize == 4
 
+_ARRAYS = (Int32Array, Float32Array)
+
 
 class MalformedEntry(ValueError):
     """The bytes are not a prompt or group of this schema; the message says what is wrong with them."""
 
 
 def _encode_array(value: Any) -> bytes:
-    if isinstance(value, Int32Array | Float32Array):
+    if isinstance(value, _ARRAYS):
         return value.tobytes()
     raise NotImplementedError(f"cannot encode {type(value).__name__}")
 
 
 def _decode_array(kind: type, value: Any) -> Any:
-    if kind in (Int32Array, Float32Array) and isinstance(value, bytes):
+    if kind in _ARRAYS and isinstance(value, bytes):
         if len(value) % 4:
             raise ValueError(f"an array of 4-byte numbers has {len(value)} bytes")
         return kind(value)

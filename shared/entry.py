@@ -27,12 +27,13 @@ def parse_entry(item: Any) -> Entry:
     """An entry as redis-py gives it."""
     entry_id, raw = item
     payload = raw.pop(b"payload", b"")
-    fields = {_text(name): _text(value) for name, value in raw.items()}
+    try:
+        fields = {name.decode(): value.decode() for name, value in raw.items()}
+    except UnicodeDecodeError:  # anyone may have written anything
+        fields = {
+            name.decode(errors="replace"): value.decode(errors="replace") for name, value in raw.items()
+        }
     return Entry(entry_id.decode(), fields, payload)
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="replace")  # anyone may have written anything
 
 
 def flat_entry(fields: Mapping[str, Any], payload: bytes) -> list[Any]:
