@@ -39,23 +39,23 @@ class LossWatch:
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._seen: tuple[str, Any] | None = None
+        self._process, self._mark = self._find()
         self._next_look = 0.0
 
     def look(self) -> Loss | None:
         """What has come to light since the last look; at most one look a second is a real one."""
         if time.monotonic() < self._next_look:
             return None
-        process: str = self._streams.client.info("server")["run_id"]
-        found = process, self._streams.client.get(self._streams.key("lost"))
-        before, self._seen = self._seen, found
+        process, mark = self._find()
+        restarted, lost = process != self._process, mark is not None and mark != self._mark
+        self._process, self._mark = process, mark
         self._next_look = time.monotonic() + _LOOK_SECONDS
-        if before is None:
-            return None
-        if found[1] is not None and found[1] != before[1]:
-            return "loss"
-        return "restart" if process != before[0] else None
+        return "loss" if lost else "restart" if restarted else None
 
     def look_now(self) -> None:
         """Let the next look be a real one."""
         self._next_look = 0.0
+
+    def _find(self) -> tuple[str, Any]:
+        client = self._streams.client
+        return client.info("server")["run_id"], client.get(self._streams.key("lost"))

@@ -61,6 +61,7 @@ def test_lost_replies_of_redis_lose_and_repeat_nothing(
     assert pipeline.deaths == [] and weights_of(pipeline.run) == undisturbed
 
 
+@pytest.mark.chaos_long
 def test_services_that_are_cut_off_for_a_while_go_on_by_themselves(
     begin: Begin, steps: int, undisturbed: dict[str, str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.chaos.audit import audit
 from tests.chaos.conftest import Begin
 from tests.chaos.engine import TOKEN_SECONDS
@@ -9,6 +11,7 @@ from tests.chaos.points import LEARNER, REWARD, ROLLOUT
 from tests.chaos.service import CLOCK
 
 
+@pytest.mark.chaos_long
 def test_an_overlapped_run_struck_at_every_point_trains_each_group_once_within_its_staleness(
     begin: Begin, steps: int
 ) -> None:
