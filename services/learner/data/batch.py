@@ -114,12 +114,11 @@ def collate(groups: Sequence[Group], decode: Decode | None = None) -> Experience
 def minibatches(batch_size: int, count: int, generator: torch.Generator) -> list[list[int]]:
     """A random partition of the rows into `count` minibatches of nearly equal size.
 
-    Every rank passes a generator in the same state and so gets the same partition.
+    Every rank passes a generator in the same state and so gets the same partition. Where completions have
+    failed and fewer rows than `count` are left, each row is a minibatch.
     """
-    if count > batch_size:
-        raise ValueError(f"{count} minibatches asked of {batch_size} completions: lower minibatches")
     order = torch.randperm(batch_size, generator=generator)
-    return [part.tolist() for part in order.tensor_split(count)]
+    return [part.tolist() for part in order.tensor_split(min(count, batch_size))]
 
 
 def micro_batches(
