@@ -70,21 +70,16 @@ class SleepingEngine:
         pass
 
 
-def lengthened(work: Any, seconds: float) -> Any:
-    """`work` that takes so long, of which it sleeps what it does not need.
-
-    Raises:
-    RuntimeError: when it is called and needs longer.
-    """
+def asleep(work: Any, seconds: float) -> Any:
+    """`work` that is done once; every later call sleeps so long and gives what the first one gave."""
+    done: list[Any] = []
 
     def slow(*arguments: Any, **named: Any) -> Any:
-        started = time.monotonic()
-        result = work(*arguments, **named)
-        left = seconds - (time.monotonic() - started)
-        if left < 0:
-            raise RuntimeError(f"the update needs {seconds - left:.2f} s, which is more than {seconds:.2f} s")
-        time.sleep(left)
-        return result
+        if done:
+            time.sleep(seconds)
+        else:
+            done.append(work(*arguments, **named))
+        return done[0]
 
     return slow
 
@@ -104,10 +99,10 @@ async def _attach_nothing(app: object, engine: object) -> None:
     """vLLM's own routes need vLLM."""
 
 
-def _lengthen_updates(seconds: float) -> None:
+def _let_updates_sleep(seconds: float) -> None:
     from services.learner import ppo
 
-    ppo.update = lengthened(ppo.update, seconds)
+    ppo.update = asleep(ppo.update, seconds)
 
 
 def main() -> None:
@@ -116,7 +111,7 @@ def main() -> None:
         slots, *arguments = arguments
         _put_sleeping_engine_in_place(float(seconds), int(slots))
     else:
-        _lengthen_updates(float(seconds))
+        _let_updates_sleep(float(seconds))
     sys.argv = [f"services.{service}", *arguments]
     runpy.run_module(f"services.{service}", run_name="__main__", alter_sys=True)
 

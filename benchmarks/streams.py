@@ -6,9 +6,10 @@ through pipelined XADD, XREADGROUP and XACK of redis-py. What counts is the rati
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 
@@ -32,13 +33,12 @@ def compare(url: str, name: str, size: Size, options: argparse.Namespace) -> Non
         walks = {together: _ours(client, size, options.groups, together) for together in options.together}
         first = Ours(Streams(client, "recorded"), size, options.groups, options.groups)
         raw = Raw(client, entries_of(first), "raw:")
-        contenders: dict[str, Callable[[], float]] = {"redis-py": lambda: _raw_seconds(raw, options.batches)}
+        turns = {"redis-py": Turns(client, raw.batch, options.batches, raw.trim)}
         for together, ours in walks.items():
             label = "one by one" if together == 1 else f"{together} together"
-            contenders[f"ours, handed on {label}"] = partial(
-                seconds_of, partial(walk, ours.batch, options.batches)
-            )
-        rates = in_turn(contenders, options.groups * options.batches, options.rounds)
+            turns[f"ours, handed on {label}"] = Turns(client, ours.batch, options.batches)
+        groups = options.groups * options.batches
+        rates = in_turn({label: each.take for label, each in turns.items()}, groups, options.rounds)
     megabytes = raw.nbytes / options.groups / 1e6
     print(
         f"\n{name}: groups of {size.completions} completions of {size.completion_tokens[0]} to "
@@ -49,17 +49,51 @@ def compare(url: str, name: str, size: Size, options: argparse.Namespace) -> Non
     print()
     as_megabytes = {contender: [rate * megabytes for rate in taken] for contender, taken in rates.items()}
     print_rates(as_megabytes, "MB/s", "redis-py", "target 0.5")
+    print()
+    by_processor = {
+        contender: [groups / seconds for seconds in each.processor_seconds[1:]]  # the first warms up
+        for contender, each in turns.items()
+    }
+    print_rates(by_processor, "groups per second of processor", "redis-py", "target 0.5")
 
 
-def _ours(client: "Redis", size: Size, groups: int, together: int) -> Ours:
+class Turns:
+    """A contender, timed turn by turn."""
+
+    def __init__(
+        self,
+        client: Redis,
+        batch: Callable[[], object],
+        batches: int,
+        tidy: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            batches: in a turn.
+            tidy: what is done after each turn, off the clock.
+        """
+        self.processor_seconds: list[float] = []
+        """Of this process and of Redis together, in each turn: other work changes them less."""
+        self._client = client
+        self._batch = batch
+        self._batches = batches
+        self._tidy = tidy
+
+    def take(self) -> float:
+        """The seconds of a turn."""
+        before = self._processor()
+        seconds = seconds_of(lambda: walk(self._batch, self._batches))
+        self.processor_seconds.append(self._processor() - before)
+        self._tidy()
+        return seconds
+
+    def _processor(self) -> float:
+        used: Any = self._client.info("cpu")
+        return time.process_time() + float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
+def _ours(client: Redis, size: Size, groups: int, together: int) -> Ours:
     return Ours(Streams(client, f"together-{together}"), size, groups, together)
-
-
-def _raw_seconds(raw: Raw, batches: int) -> float:
-    """Ours deletes what it acknowledges; here that is off the clock."""
-    seconds = seconds_of(partial(walk, raw.batch, batches))
-    raw.trim()
-    return seconds
 
 
 def walk(batch: Callable[[], object], count: int) -> None:
@@ -72,8 +106,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="of payloads (default: all)"
     )
-    parser.add_argument("--groups", type=int, default=64, help="in a batch (default 64)")
-    parser.add_argument("--batches", type=int, default=2, help="in a turn (default 2)")
+    parser.add_argument("--groups", type=int, default=256, help="in a batch (default 256)")
+    parser.add_argument("--batches", type=int, default=1, help="in a turn (default 1)")
     parser.add_argument(
         "--together",
         type=int,

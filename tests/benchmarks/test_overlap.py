@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.overlap import real_seconds, row, steady_seconds
-from benchmarks.sleepers import SleepingEngine, lengthened
+from benchmarks.sleepers import SleepingEngine, asleep
 from services.rollout.config import RolloutConfig
 from shared.entry import Entry
 from shared.experience import Int32Array, Prompt, Sampling
@@ -63,9 +63,16 @@ def test_the_engine_answers_so_many_prompts_at_a_time_and_names_the_versions_of_
     assert versions == [[(1, 5)], [(1, 5)], [(1, 2), (2, 3)], [(1, 2), (2, 3)]]
 
 
-def test_work_is_lengthened_to_its_time_and_refused_when_it_needs_more() -> None:
+def test_an_update_is_done_once_and_then_takes_the_time_it_is_told() -> None:
+    calls: list[int] = []
+
+    def update(number: int, more: int) -> int:
+        calls.append(number)
+        return number + more
+
+    slow = asleep(update, 0.05)
+    assert slow(1, more=2) == 3
     started = time.monotonic()
-    assert lengthened(lambda a, b: a + b, 0.05)(1, b=2) == 3
+    assert slow(5, more=6) == 3
     assert time.monotonic() - started >= 0.05
-    with pytest.raises(RuntimeError, match=r"needs 0\.0\d s, which is more than 0\.01 s"):
-        lengthened(time.sleep, 0.01)(0.03)
+    assert calls == [1]
