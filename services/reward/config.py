@@ -68,7 +68,8 @@ class RewardConfig(Table):
     max_waiting_requests: int = Field(default=4096, ge=1)
     """Requests being served at a time; further ones get 429."""
     request_threads: int = Field(default=64, ge=1)
-    """Requests scored at a time, which is also how many a neural scorer can put into one batch."""
+    """Requests at work at a time where each takes a thread, as long ones do, those of other contracts than
+    `/v1/score`, and those for rules of the pool."""
     end_tokens: tuple[str, ...] = END_TOKENS
     """Texts cut off the end of responses that come with their special tokens, as from OpenRLHF and slime; an
     empty list keeps them, for a reward model that was trained to read them."""

@@ -1,8 +1,10 @@
 """The scoring core behind both doors, stream and REST: items in, one result per item out."""
 
+import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +12,7 @@ from services.reward.composition import Composition
 from services.reward.config import RewardConfig
 from services.reward.kinds import parse_scorer, suggestion
 from services.reward.pool import Pool
-from services.reward.protocol import Context, Failure, Outcome, Scorer, ScorerConfig
+from services.reward.protocol import Context, Failure, Outcome, Scorer, ScorerConfig, SoonScorer
 from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem, ScoreResult
 
@@ -40,6 +42,8 @@ class ScoringCore:
         except BaseException:
             self.close()
             raise
+        found = self._scorers.items()
+        self._awaitable = {name: scorer for name, scorer in found if isinstance(scorer, SoonScorer)}
 
     def score(self, items: Sequence[ScoreItem], scorers: Sequence[str] | None = None) -> list[ScoreResult]:
         """One result per item, in order. `scorers` replaces the configured ones, each with weight 1.
@@ -53,17 +57,36 @@ class ScoringCore:
                 raise ValueError("the list is empty; leave it out to use the configured scorers")
             built = {name: self._named(name) for name in scorers}
             composition = Composition(dict.fromkeys(scorers, ScorerConfig()))
-        longest = self._config.max_response_characters
-        named = list(zip(_ids(items), items, strict=True))
-        asked = [(id, item) for id, item in named if len(item.response) <= longest]
+        asked = self._short_enough(items)
         outcomes = self._outcomes([item for _, item in asked], composition, built)
-        results = composition.results(asked, outcomes)
-        if len(asked) == len(items):
+        return self._complete(items, composition.results(asked, outcomes))
+
+    @property
+    def can_score_soon(self) -> bool:
+        """Whether `score_soon` knows how to ask the configured scorers."""
+        return self._composition.is_uniform and len(self._awaitable) == len(self._scorers)
+
+    async def score_soon(self, items: Sequence[ScoreItem]) -> list[ScoreResult]:
+        """As `score` by the configured scorers, but no thread waits; see `can_score_soon`."""
+        asked = self._short_enough(items)
+        texts = [item for _, item in asked]
+        answers = await asyncio.gather(*(self._ask_soon(name, texts) for name in self._scorers))
+        outcomes = [dict(zip(self._scorers, row, strict=True)) for row in zip(*answers, strict=True)]
+        return self._complete(items, self._composition.results(asked, outcomes))
+
+    def _short_enough(self, items: Sequence[ScoreItem]) -> list[tuple[str, ScoreItem]]:
+        """Those that are scored at all, with their ids."""
+        longest = self._config.max_response_characters
+        return [pair for pair in zip(_ids(items), items, strict=True) if len(pair[1].response) <= longest]
+
+    def _complete(self, items: Sequence[ScoreItem], results: list[ScoreResult]) -> list[ScoreResult]:
+        """With what is said of the items that were too long, in the order of `items`."""
+        if len(results) == len(items):
             return results
-        scored = iter(results)
+        longest, scored = self._config.max_response_characters, iter(results)
         return [
             next(scored) if len(item.response) <= longest else _too_long(id, item, longest)
-            for id, item in named
+            for id, item in zip(_ids(items), items, strict=True)
         ]
 
     def _outcomes(
@@ -102,18 +125,30 @@ class ScoringCore:
         return {name: here[name] if name in here else waiting[name].result() for name in parts}
 
     def _ask(self, name: str, scorer: Scorer, items: Sequence[ScoreItem]) -> list[Outcome]:
-        """The outcomes of `items`. A scorer that raises against its promise spoils its own part only."""
+        outcomes: list[Outcome] = []
+        with self._watched(name, outcomes, len(items)):
+            outcomes += scorer.score(items, self._deadlines[name])
+        return outcomes
+
+    async def _ask_soon(self, name: str, items: Sequence[ScoreItem]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        with self._watched(name, outcomes, len(items)):
+            outcomes += await self._awaitable[name].score_soon(items, self._deadlines[name])
+        return outcomes
+
+    @contextlib.contextmanager
+    def _watched(self, name: str, outcomes: list[Outcome], count: int) -> Iterator[None]:
+        """Within it a scorer fills `outcomes`. One that raises against its promise spoils its own part."""
         started = time.perf_counter()
         try:
-            outcomes = scorer.score(items, self._deadlines[name])
+            yield
+            if len(outcomes) != count:
+                outcomes[:] = [Failure("error", f"gave {len(outcomes)} outcomes for {count} items")] * count
         except Exception as error:  # it becomes the items' status, with its cause
-            return [Failure("error", f"raised {type(error).__name__}: {error}")] * len(items)
+            outcomes[:] = [Failure("error", f"raised {type(error).__name__}: {error}")] * count
         finally:
             if self.observe:
                 self.observe(name, time.perf_counter() - started)
-        if len(outcomes) != len(items):
-            return [Failure("error", f"gave {len(outcomes)} outcomes for {len(items)} items")] * len(items)
-        return outcomes
 
     def describe(self) -> dict[str, Any]:
         """For `GET /v1/scorers`: the configured scorers, and the rules that a request may also name."""

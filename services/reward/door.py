@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,6 +29,9 @@ Wanted = TypeVar("Wanted", bound=BaseModel | msgspec.Struct)
 QUICK_BYTES = 131072
 """A shorter request for rules that cannot hang is answered in the event loop itself."""
 
+SOON_BYTES = 16384
+"""A shorter request for scorers that can be awaited takes no thread; its tokens are quickly made here."""
+
 FAILED = {"invalid": 422, "error": 503, "timeout": 504}
 """The answer where a contract has no status per item; the first of them that some item has."""
 
@@ -45,6 +48,7 @@ class Door:
         self._threads = ThreadPoolExecutor(config.request_threads, thread_name_prefix="door")
         # Handing a request to a thread and back takes longer than linear-time rules take for a short text.
         self._quick = all(_is_quick(table) for table in config.scorers.values())
+        self._soon = core.can_score_soon
         self._inside = 0
         self._held = HeldBytes(config.max_held_bytes)
 
@@ -69,10 +73,12 @@ class Door:
         wanted: type[Wanted],
         answer: Callable[[Wanted, "Door"], Any],
         own_scorer: bool = False,
+        soon: Callable[[Wanted, "Door"], Awaitable[Any]] | None = None,
     ) -> Response:
         """Read a `wanted` from the request and send what `answer` makes of it.
 
         own_scorer: whether `answer` asks another scorer than the configured ones.
+        soon: does the same by `score_soon`, if it is there.
 
         Raises:
         HTTPException: 408, 413, 422 or 429; whatever `answer` raises.
@@ -89,6 +95,10 @@ class Door:
                     asked = _parse(body, wanted)
                     if getattr(asked, "scorers", None) is None:
                         return _json(answer(asked, self))
+                if soon and self._soon and len(body) <= SOON_BYTES:
+                    asked = _parse(body, wanted)
+                    if getattr(asked, "scorers", None) is None:
+                        return _json(await soon(asked, self))
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(
                     self._threads, lambda: _json(answer(_parse(body, wanted), self))
@@ -103,6 +113,26 @@ class Door:
         Raises:
         HTTPException: 413 for too many items, 422 for texts that are too long or a scorer there is not.
         """
+        self._check(items)
+        try:
+            results = self.core.score(items, scorers)
+        except ValueError as error:
+            raise refusal(422, str(error), field="scorers") from error
+        self._metrics.count_items(results)
+        return results
+
+    async def score_soon(self, items: Sequence[ScoreItem]) -> list[ScoreResult]:
+        """The same by the configured scorers, awaited.
+
+        Raises:
+        HTTPException: 413 or 422, as `score`.
+        """
+        self._check(items)
+        results = await self.core.score_soon(items)
+        self._metrics.count_items(results)
+        return results
+
+    def _check(self, items: Sequence[ScoreItem]) -> None:
         self.check_count(len(items))
         limit = self.config.max_text_characters
         for item in items:  # without building what only the message needs
@@ -112,12 +142,6 @@ class Door:
                     for position, item in enumerate(items)
                     for field, text in (("prompt", item.prompt), ("ground_truth", item.ground_truth or ""))
                 )
-        try:
-            results = self.core.score(items, scorers)
-        except ValueError as error:
-            raise refusal(422, str(error), field="scorers") from error
-        self._metrics.count_items(results)
-        return results
 
     def need(self, scorer: str) -> None:
         """Raises:

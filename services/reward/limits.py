@@ -104,16 +104,18 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
     """
     said = request.headers.get("content-length", "")
     if not (said.isdecimal() and int(said[:20]) > limit):
-        body = bytearray()
+        chunks: list[bytes] = []
+        length = 0
         try:
             async with asyncio.timeout(seconds):
                 async for chunk in request.stream():
-                    if len(body) + len(chunk) > limit:
+                    length += len(chunk)
+                    if length > limit:
                         break
                     take(len(chunk))
-                    body += chunk
+                    chunks.append(chunk)
                 else:
-                    return bytes(body)
+                    return b"".join(chunks)
         except TimeoutError as error:
             raise refusal(408, f"the body was not sent in body_seconds = {seconds:g}") from error
     raise refusal(413, f"the body is longer than max_body_bytes = {limit}; send fewer items")

@@ -1,7 +1,7 @@
 """The contract between the scoring core and the scorers: what each is built from, is asked, and answers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
@@ -74,6 +74,14 @@ class Scorer(Protocol):
 
     def close(self) -> None:
         """Free what it holds; nothing is asked of it any more."""
+
+
+@runtime_checkable
+class SoonScorer(Protocol):
+    """A scorer that can also be awaited, so that many requests need no thread each."""
+
+    async def score_soon(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+        """As `Scorer.score`, for an event loop: it hands the work on at once."""
 
 
 class Context(NamedTuple):

@@ -1,6 +1,6 @@
 """Our own contract: `POST /v1/score` and `GET /v1/scorers`; and how routes of any contract are added."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,18 +35,20 @@ class Routes:
         example: tuple[Any, Any],
         contract: str,
         own_scorer: bool = False,
+        soon: Callable[[Wanted, Door], Awaitable[Any]] | None = None,
     ) -> None:
         """Answer `POST path` with what `answer` makes of the body; its docstring is the route's description.
 
         reply: type of the answer. example: a request and the answer to it. contract: who speaks it.
         own_scorer: whether `answer` asks another scorer than the configured ones.
+        soon: does the same by the door's `score_soon`.
         """
 
         door = self.door
 
         async def handle(request: Request) -> Response:
             await door.admit(request)
-            return await door.serve(request, wanted, answer, own_scorer)
+            return await door.serve(request, wanted, answer, own_scorer, soon)
 
         class Direct(APIRoute):
             """Asks the door at once: there are no parameters that FastAPI would have to resolve."""
@@ -108,7 +110,7 @@ def inline_schema(model: type[BaseModel] | type[msgspec.Struct]) -> dict[str, An
 
 
 def add_native_routes(routes: Routes) -> None:
-    routes.post("/v1/score", ScoreRequest, ScoreResponse, score, EXAMPLE, "native")
+    routes.post("/v1/score", ScoreRequest, ScoreResponse, score, EXAMPLE, "native", soon=score_soon)
 
     @routes.router.get("/v1/scorers", tags=["native"], responses={401: ANSWERS[401], 429: ANSWERS[429]})
     async def scorers() -> dict[str, Any]:
@@ -119,6 +121,11 @@ def add_native_routes(routes: Routes) -> None:
 def score(wanted: ScoreRequest, door: Door) -> ScoreResponse:
     """One result per item, in order. What cannot be scored has a status and a cause, and no number."""
     return ScoreResponse(results=door.score(wanted.items, wanted.scorers))
+
+
+async def score_soon(wanted: ScoreRequest, door: Door) -> ScoreResponse:
+    """As `score`, where no thread need wait."""
+    return ScoreResponse(results=await door.score_soon(wanted.items))
 
 
 EXAMPLE = (

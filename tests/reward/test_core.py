@@ -1,13 +1,16 @@
 """The scoring core: weights, components, and a status wherever there is no number."""
 
 import math
+import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
+from services.reward.protocol import Kind, Outcome
 from services.reward.rules.table import RULES, Row
 from shared.scoring import ScoreItem
 from tests.reward.groups import RIGHT, UNFINISHED, WRONG
@@ -103,6 +106,37 @@ def test_a_rule_that_hangs_is_a_timeout_and_the_other_scorers_are_still_told() -
     assert (fine.reward, fine.components) == (11.0, {"math_verify": 1.0, "gsm8k_reward_fn": 10.0})
     assert (late.reward, late.status, late.error) == (None, "timeout", "math_verify took longer than 0.5 s")
     assert late.components == {"gsm8k_reward_fn": 0.0}
+
+
+class Meeting:
+    """A scorer that works only while the other one does."""
+
+    kind: Kind = "plugin"
+    description = ""
+    waits = True
+
+    def __init__(self, name: str, other: threading.Barrier) -> None:
+        self.name, self._other = name, other
+        self.parameters: dict[str, Any] = {}
+
+    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+        self._other.wait(30)
+        return [1.0] * len(items)
+
+    def close(self) -> None:
+        pass
+
+
+def test_scorers_that_are_waited_for_work_at_the_same_time() -> None:
+    core = make_core({"gsm8k_reward_fn": 1.0, "format_reward_fn": 2.0, "gsm8k_tag_reward_fn": 1.0})
+    both = threading.Barrier(2)
+    for name in ("gsm8k_reward_fn", "format_reward_fn"):
+        core._scorers[name] = Meeting(name, both)
+    (result,) = core.score([item(RIGHT)])
+    core.close()
+    assert result.components == {"gsm8k_reward_fn": 1.0, "format_reward_fn": 1.0, "gsm8k_tag_reward_fn": 1.0}
+    assert list(result.components) == ["gsm8k_reward_fn", "format_reward_fn", "gsm8k_tag_reward_fn"]
+    assert result.reward == 4.0
 
 
 def test_rules_that_run_programs_cannot_be_switched_on_by_a_request() -> None:

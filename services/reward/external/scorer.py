@@ -40,6 +40,11 @@ class ExternalScorer:
         """One outcome per item. The deadline holds for a request with its retries, from its turn on."""
         return asyncio.run_coroutine_threadsafe(self._score(items, deadline_seconds), self._loop).result()
 
+    async def score_soon(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+        """The same, awaited in another event loop."""
+        work = asyncio.run_coroutine_threadsafe(self._score(items, deadline_seconds), self._loop)
+        return await asyncio.wrap_future(work)
+
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,5 +1,6 @@
 """The scorer that runs a reward model: tokens in, batches with other requests' items, one number per item."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import wait
@@ -57,12 +58,35 @@ class NeuralScorer:
 
     def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
         """One outcome per item. The deadline holds for the batch that an item is in, from its start on."""
-        prepared = [self._row(item) for item in items]
-        self._engine.batcher.submit([row for row in prepared if isinstance(row, Row)])
-        return [self._outcome(row, deadline_seconds) if isinstance(row, Row) else row for row in prepared]
+        outcomes: list[Outcome] = []
+        for row in self._submit(items):
+            if isinstance(row, Row):
+                while not wait([row.scores], deadline_seconds).done and not self._is_stuck(deadline_seconds):
+                    pass  # behind others
+            outcomes.append(self._outcome(row, deadline_seconds))
+        return outcomes
+
+    async def score_soon(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+        """The same, awaited."""
+        outcomes: list[Outcome] = []
+        for row in self._submit(items):
+            if isinstance(row, Row) and not row.scores.done():
+                scores = asyncio.wrap_future(row.scores)
+                while not (await asyncio.wait([scores], timeout=deadline_seconds))[0]:
+                    if self._is_stuck(deadline_seconds):
+                        break
+                if scores.done() and not scores.cancelled():
+                    scores.exception()  # it is told of below; else asyncio complains that nobody looked
+            outcomes.append(self._outcome(row, deadline_seconds))
+        return outcomes
 
     def close(self) -> None:
         leave(self._engine, self._key)
+
+    def _submit(self, items: Sequence[ScoreItem]) -> list[Row | Failure]:
+        prepared = [self._row(item) for item in items]
+        self._engine.batcher.submit([row for row in prepared if isinstance(row, Row)])
+        return prepared
 
     def _row(self, item: ScoreItem) -> Row | Failure:
         try:
@@ -84,13 +108,17 @@ class NeuralScorer:
             return position if ids[position] != self._pad else 0
         return position
 
-    def _outcome(self, row: Row, deadline_seconds: float) -> Outcome:
-        while not wait([row.scores], deadline_seconds).done:
-            # Waiting for a turn does not count, as long as the batches before it end in time.
-            began = self._engine.batcher.batch_began
-            if began is not None and time.monotonic() - began >= deadline_seconds:
-                row.scores.cancel()
-                return Failure("timeout", f"was busy with one batch for more than {deadline_seconds:g} s")
+    def _is_stuck(self, deadline_seconds: float) -> bool:
+        """Waiting for a turn does not count, as long as the batches before it end in time."""
+        began = self._engine.batcher.batch_began
+        return began is not None and time.monotonic() - began >= deadline_seconds
+
+    def _outcome(self, row: Row | Failure, deadline_seconds: float) -> Outcome:
+        """Of a row that is done or given up."""
+        if isinstance(row, Failure):
+            return row
+        if row.scores.cancel() or row.scores.cancelled():
+            return Failure("timeout", f"was busy with one batch for more than {deadline_seconds:g} s")
         try:
             scores = row.scores.result()
         except Exception as error:  # the model's, for this row alone
