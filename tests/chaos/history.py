@@ -20,7 +20,7 @@ def issued_prompts(folder: Path, run: str) -> dict[str, Prompt]:
         if command[0].upper() == b"XADD" and command[1] == f"rollstream:{{{run}}}:prompts".encode():
             fields = dict(zip(command[3::2], command[4::2], strict=True))
             with contextlib.suppress(MalformedEntry):
-                prompt = decode_prompt(fields[b"payload"])
+                prompt = decode_prompt(fields.get(b"payload", b""))
                 prompts.setdefault(prompt.id, prompt)
     return prompts
 

@@ -31,7 +31,7 @@ def score(item, parameters):
         return float("nan")
     return (sum(map(ord, item.response)) % 97) / 97
 """
-CAUSES = {0: "timeout", 1: "out of order", 2: "nan"}
+CAUSES = {0: "took longer", 1: "out of order", 2: "nan"}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def troubled(workspace: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "workspace"
     shutil.copytree(workspace, folder)
     (folder / "scorer.py").write_text(SCORER)
-    config = (folder / "run.toml").read_text().replace('run_in = "service"', "deadline_seconds = 0.3")
+    config = (folder / "run.toml").read_text().replace('run_in = "service"', "deadline_seconds = 0.6")
     (folder / "run.toml").write_text(config + "\n[reward.pool]\nworkers = 2\n")
     return folder
 
