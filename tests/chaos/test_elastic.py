@@ -16,7 +16,7 @@ from tests.chaos.pipeline import Pipeline
 from tests.conftest import free_port
 from tests.rollout.server import make_update
 
-STEPS = 80
+ENDLESS = 10_000
 OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
 
 
@@ -47,10 +47,21 @@ def retire(pipeline: Pipeline, name: str, how: signal.Signals) -> int:
     return process.status
 
 
+def end_soon(pipeline: Pipeline) -> int:
+    """Put another learner in the place of one that would go on for ever; how many steps the run will have."""
+    learner = pipeline.process("learner")
+    learner.strike(signal.SIGKILL)
+    while learner.status is None:
+        time.sleep(0.01)
+    steps = pipeline.step + 3
+    pipeline.learner_settings["steps"] = steps
+    return steps
+
+
 def test_rolling_from_one_to_four_to_two_servers_loses_nothing(workspace: Path, tmp_path: Path) -> None:
     port = free_port()
     slowly = {f"rollout{number}": {TOKEN_SECONDS: "0.03"} for number in range(4)}
-    pipeline = Pipeline(tmp_path / "run", workspace, variables=slowly, steps=STEPS, max_staleness=1,
+    pipeline = Pipeline(tmp_path / "run", workspace, variables=slowly, steps=ENDLESS, max_staleness=1,
                         checkpoint_every=10, metrics_port=port)  # fmt: skip
     with pipeline:
         bearer = {"Authorization": f"Bearer {pipeline._token}"}
@@ -99,8 +110,9 @@ def test_rolling_from_one_to_four_to_two_servers_loses_nothing(workspace: Path, 
         assert retire(pipeline, "rollout3", signal.SIGKILL) == -signal.SIGKILL
 
         page = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=bearer).text
+        steps = end_soon(pipeline)
         pipeline.finish()
-        audit(pipeline, STEPS)
-        assert not pipeline.deaths
+        audit(pipeline, steps)
+        assert pipeline.deaths == [("learner", -signal.SIGKILL)], "no server died of what was done to another"
     shown = {f.name for f in text_string_to_metric_families(page) if f.name.startswith("rollstream_")}
     assert shown == set(re.findall(r"`(rollstream_learner_\w+)`", OPERATIONS.read_text()))
