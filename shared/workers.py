@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
@@ -13,6 +14,8 @@ from typing import Any
 import redis
 
 from shared.stream import Streams
+
+log = logging.getLogger("rollstream")
 
 BEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10
@@ -84,3 +87,5 @@ class Heartbeat:
                 self.beat()
             except redis.RedisError:
                 continue  # the key expires by itself; the stream reader reports the outage
+            except Exception:  # of the service's facts: a worker that works must not count as dead
+                log.exception("this heartbeat of %s is left out", self._id)

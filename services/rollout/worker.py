@@ -63,13 +63,11 @@ class StreamWorker:
         self._was_full = False
         self._next_look = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.groups_in_flight = 0
+        """Prompts being answered: a number, because other threads ask."""
         self._reading = asyncio.Lock()
         self._last_read: asyncio.Future[list[Entry]] | None = None
         self._too_new: int | None = None
-
-    @property
-    def groups_in_flight(self) -> int:
-        return sum(not task.done() for task in self._tasks)
 
     @property
     def groups_limit(self) -> int:
@@ -107,9 +105,19 @@ class StreamWorker:
             room = self.groups_limit - len(self._tasks)
             # A server that is behind takes one prompt at a time, until it finds one that it may answer.
             entries = await self._read(room if self._too_new is None else 1) if room > 0 else []
-            self._tasks |= {asyncio.create_task(self._answer(entry)) for entry in entries}
+            for entry in entries:
+                self._start(entry)
             await self._reap()
             self._steer()
+
+    def _start(self, entry: Entry) -> None:
+        task = asyncio.create_task(self._answer(entry))
+        self._tasks.add(task)
+        self.groups_in_flight += 1
+        task.add_done_callback(self._count_one_less)
+
+    def _count_one_less(self, _: "asyncio.Task[None]") -> None:
+        self.groups_in_flight -= 1
 
     def _steer(self) -> None:
         """Let the engine's load of the last interval decide how many prompts it is given."""

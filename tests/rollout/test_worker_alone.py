@@ -328,6 +328,23 @@ def test_a_failure_while_claiming_ends_the_worker(room: Room, monkeypatch: pytes
     asyncio.run(body())
 
 
+def test_what_is_in_flight_is_a_number_that_any_thread_may_ask_for(room: Room) -> None:
+    one = room.worker("one")
+    assert "groups_in_flight" in vars(one), "kept, not counted over tasks that the event loop changes"
+
+    async def body() -> None:
+        await room.push(0)
+        room.engine.gate.clear()
+        room.asker.issue([make_prompt([5]) for _ in range(3)])
+        task = asyncio.create_task(one.run())
+        await until(lambda: one.groups_in_flight == 3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert one.groups_in_flight == 0
+
+    asyncio.run(body())
+
+
 def test_a_redis_that_restarts_costs_no_prompt(tied_model: Models, tmp_path: Path) -> None:
     redis = RedisServer(tmp_path)
     try:

@@ -1,5 +1,11 @@
 """Who is alive, as Redis knows it."""
 
+import threading
+from typing import Any
+
+import pytest
+
+from shared import workers
 from shared.stream import Streams
 from shared.workers import EXPIRY_SECONDS, Heartbeat, alive_ids, list_workers, worker_id
 
@@ -20,6 +26,28 @@ def test_a_worker_is_listed_from_its_start_to_its_stop(streams: Streams) -> None
         heartbeat.stop()
     assert alive_ids(streams) == set()
     assert [entry.fields["kind"] for entry in streams.tail("events", 9)] == ["join", "leave"]
+
+
+def test_a_heartbeat_outlives_facts_that_cannot_be_told(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers, "BEAT_SECONDS", 0.01)
+    told, failed = 0, threading.Event()
+
+    def facts() -> dict[str, Any]:
+        nonlocal told
+        told += 1
+        if told == 2:
+            raise RuntimeError("Set changed size during iteration")
+        if told == 3:
+            failed.set()
+        return {}
+
+    heartbeat = Heartbeat(streams, "rollout", "w1", facts)
+    heartbeat.start()
+    assert failed.wait(20), "it beats again"
+    heartbeat.stop()
+    assert "Set changed size during iteration" in caplog.text
 
 
 def test_worker_names_are_never_used_twice() -> None:
