@@ -42,6 +42,7 @@ class WeightPublisher:
         self._push = Push(token, self._metrics)
         self._fleet = Fleet(streams, self._metrics)
         self._running: dict[str, Future[None]] = {}
+        self._pushes: dict[str, Future[None]] = {}  # of the update, also those that have ended
         self._update: Update | None = None
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -55,15 +56,28 @@ class WeightPublisher:
         Returns when all have it, or shortly after the first has: those that take longer get it meanwhile.
         """
         self.check()
+        started = time.monotonic()
         update = Update(tensors, version, self._learner_epoch)
         with self._lock:
-            self._update = update
+            self._update, self._pushes = update, {}
             self._fleet.published(update)
         self._metrics.policy_version.set(version)
-        started = insist(self._look, _OUTAGE_SECONDS, lambda: None)
-        _wait_for_most(started)
+        insist(self._look, _OUTAGE_SECONDS, lambda: None)
+        _wait_for_most(self._first_pushes(started), started)
         with self._lock:
             self._collect()
+
+    def _first_pushes(self, started: float) -> list["Future[None]"]:
+        """Those of the update, whichever thread has started them. While every server still takes an earlier
+        update, wait for one that is done with it."""
+        while True:
+            with self._lock:
+                pushes, earlier = list(self._pushes.values()), list(self._running.values())
+            patience = _FIRST_SECONDS - (time.monotonic() - started)
+            if pushes or not earlier or patience <= 0:
+                return pushes
+            wait(earlier, timeout=patience, return_when=FIRST_COMPLETED)
+            insist(self._look, _OUTAGE_SECONDS, lambda: None)
 
     def digest(self, version: int) -> str | None:
         """Of a version that was published here; None of any other."""
@@ -95,23 +109,20 @@ class WeightPublisher:
                 self._failure = error
                 return
 
-    def _look(self) -> list[Future[None]]:
+    def _look(self) -> None:
         """Start a push to each server that needs one and is getting none."""
         servers = list_workers(self._streams, "rollout")
         with self._lock:
             self._collect()
             update = self._update
             assert update is not None
-            started = []
             for server in self._fleet.in_need(servers, update):
                 if server["id"] not in self._running:
                     future: Future[None] = Future()
-                    self._running[server["id"]] = future
+                    self._running[server["id"]] = self._pushes[server["id"]] = future
                     # A thread each: one that hangs takes no other's place, nor keeps the process from ending.
                     arguments = (server["url"], update, future)
                     threading.Thread(target=self._carry, args=arguments, name="push", daemon=True).start()
-                    started.append(future)
-            return started
 
     def _carry(self, url: str, update: Update, future: "Future[None]") -> None:
         try:
@@ -136,9 +147,9 @@ class WeightPublisher:
                 raise error
 
 
-def _wait_for_most(pushes: Collection["Future[None]"]) -> None:
+def _wait_for_most(pushes: Collection["Future[None]"], started: float) -> None:
     """Until all have ended, or for a while after the first has succeeded."""
-    started, left = time.monotonic(), set(pushes)
+    left = set(pushes)
     while left and time.monotonic() - started < _FIRST_SECONDS:
         patience = max(0.0, _FIRST_SECONDS - (time.monotonic() - started))
         done, left = wait(left, timeout=patience, return_when=FIRST_COMPLETED)

@@ -188,6 +188,38 @@ def test_a_server_that_hangs_holds_up_neither_the_learner_nor_the_others(
         wait_until(publisher, lambda: stopped.version == 10)
 
 
+def test_pushes_that_the_keeper_started_are_waited_for_too(
+    streams: Streams, publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, insist = Server(streams, "r1"), weight_sync.insist
+
+    def late(look: Any, *arguments: Any) -> Any:
+        """The keeper looks before the publication does."""
+        wait_until(publisher, lambda: server.requests)
+        threading.Timer(0.3, server.goes_on.set).start()
+        return insist(look, *arguments)
+
+    monkeypatch.setattr(weight_sync, "insist", late)
+    server.goes_on.clear()
+    with serving(server):
+        publisher.publish(TENSORS, version=1)
+        assert server.version == 1
+
+
+def test_a_server_that_still_takes_the_last_version_is_waited_for_if_there_is_no_other(
+    streams: Streams, publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = Server(streams, "r1")
+    with serving(only):
+        only.goes_on.clear()
+        with monkeypatch.context() as briefly:
+            briefly.setattr(weight_sync, "_FIRST_SECONDS", 0.1)
+            publisher.publish(TENSORS, version=1)
+        threading.Timer(0.3, only.goes_on.set).start()
+        publisher.publish(TENSORS, version=2)
+        assert only.version == 2
+
+
 def test_while_the_only_server_hangs_a_publication_waits_for_a_bounded_time(
     streams: Streams, publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
