@@ -52,6 +52,7 @@ class Heartbeat:
         self._id = id
         self._facts = facts
         self._since = round(time.time(), 3)
+        self._last_beat = self._steady_since = float("-inf")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -64,7 +65,25 @@ class Heartbeat:
     def beat(self) -> None:
         """Announce now, for example after a version change."""
         known = {"service": self._service, "id": self._id, "pid": os.getpid(), "since": self._since}
-        self._streams.client.set(self._key, json.dumps({**known, **self._facts()}), ex=EXPIRY_SECONDS)
+        value = json.dumps({**known, **self._facts()})
+        before = self._streams.client.set(self._key, value, ex=EXPIRY_SECONDS, get=True)
+        now = time.monotonic()
+        if before is None or not self._is_recent(now):
+            self._steady_since = now
+        self._last_beat = now
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether every beat of the last `EXPIRY_SECONDS` got through.
+
+        Only then may this worker call another one dead: while Redis is away or cannot write, the keys of the
+        living expire too, and for so long afterwards not all of them need have come back.
+        """
+        now = time.monotonic()
+        return self._is_recent(now) and now - self._steady_since >= EXPIRY_SECONDS
+
+    def _is_recent(self, now: float) -> bool:
+        return now - self._last_beat <= EXPIRY_SECONDS / 2
 
     def stop(self) -> None:
         """Leave politely: what this worker still holds may be taken over at once.

@@ -140,6 +140,8 @@ class Worker:
         return due + [Attempt(entry) for entry in self._insist(lambda: self._read(free, block_ms))]
 
     def _claim(self) -> None:
+        if not self._heartbeat.is_steady:
+            return
         if self._streams.claim_from_the_dead("rollouts", self.id, alive_ids(self._streams)):
             self._reader.sweep_now()
 

@@ -79,8 +79,10 @@ class RolloutService:
         self._streams = streams
         self._engine = engine
         self._weights = weights
-        self._worker = StreamWorker(streams, self.id, engine, weights, max_groups, metrics)
         self._heartbeat = Heartbeat(streams, "rollout", self.id, self.facts)
+        self._worker = StreamWorker(
+            streams, self.id, engine, weights, max_groups, metrics, lambda: self._heartbeat.is_steady
+        )
         metrics.show(self._gauges)
         metrics.registry.register(QueueMetrics("rollout", streams, ("prompts", "rollouts", "dead")))
         self._app = make_app(token, weights, lambda: {"id": self.id, **self.facts()}, metrics)

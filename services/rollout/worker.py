@@ -6,6 +6,7 @@ An entry stays pending in Redis until its group is on the next stream, so a work
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -50,7 +51,12 @@ class StreamWorker:
         weights: WeightStore,
         max_groups: int,
         metrics: RolloutMetrics | None = None,
+        may_claim: Callable[[], bool] = lambda: True,
     ) -> None:
+        """
+        Args:
+            may_claim: whether others may be taken for dead now, as `Heartbeat.is_steady` tells.
+        """
         self.id = worker_id
         self.metrics = metrics or RolloutMetrics()
         self.outbox = Outbox(streams, worker_id, self.metrics)
@@ -59,6 +65,7 @@ class StreamWorker:
         self._engine = engine
         self._weights = weights
         self._concurrency = Concurrency(max_groups)
+        self._may_claim = may_claim
         self.load = engine.load()
         self._was_full = False
         self._next_look = 0.0
@@ -171,11 +178,7 @@ class StreamWorker:
         """Take over what dead workers have left, and look for it."""
         while True:
             try:
-                alive = await asyncio.to_thread(alive_ids, self._streams)
-                claimed = await asyncio.to_thread(
-                    self._streams.claim_from_the_dead, "prompts", self.id, alive | {self.id}
-                )
-                if claimed:
+                if self._may_claim() and (claimed := await asyncio.to_thread(self._claim_once)):
                     log.info("took over %d prompts of dead workers", claimed)
                     self.metrics.taken_over.inc(claimed)
                     text = f"{self.id} took over {claimed} prompts of dead workers"
@@ -184,6 +187,9 @@ class StreamWorker:
             except redis.RedisError as error:
                 log.warning("Redis cannot be asked for dead workers, trying again: %s", error)
             await asyncio.sleep(_CLAIM_SECONDS)
+
+    def _claim_once(self) -> int:
+        return self._streams.claim_from_the_dead("prompts", self.id, alive_ids(self._streams) | {self.id})
 
     async def _answer(self, entry: Entry) -> None:
         """Forward a prompt's group, hand the prompt back, or bury the entry with its cause."""

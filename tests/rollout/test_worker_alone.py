@@ -17,6 +17,7 @@ from services.rollout.weight_store import Conflict, WeightStore
 from services.rollout.worker import ATTEMPTS, StreamWorker
 from shared.entry import Entry
 from shared.experience import Completion, Float32Array, Int32Array, Prompt, VersionSpan
+from shared.reader import Reader
 from shared.stream import Streams, connect
 from tests.conftest import RedisServer
 from tests.rollout.asking import Asker, make_prompt
@@ -312,6 +313,43 @@ def test_a_prompt_that_was_purged_while_it_was_held_is_not_put_back(
 
     asyncio.run(body())
     assert not streams.after("prompts", "0") and not streams.after("dead", "0")
+
+
+def test_a_worker_claims_nothing_while_others_may_only_seem_dead(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage of Redis all heartbeats have expired, and every claim counts as a delivery."""
+    monkeypatch.setattr(worker, "_CLAIM_SECONDS", 0.02)
+    streams = room.asker.streams
+    asked: list[bool] = []
+
+    def may_claim() -> bool:
+        asked.append(len(asked) > 5)
+        return asked[-1]
+
+    def delivered() -> int:
+        (item,) = streams.pending("prompts", "other") or streams.pending("prompts", "one")
+        return int(item["times_delivered"])
+
+    one = StreamWorker(streams, "one", room.engine, room.weights, max_groups=4, may_claim=may_claim)
+
+    async def body() -> None:
+        await room.push(0)
+        room.engine.gate.clear()
+        room.asker.issue([make_prompt([5])])
+        (entry,) = Reader(streams, "prompts", "other").read(1, 100)
+        streams.client.xclaim(streams.key("prompts"), "rollout", "other", 0, [entry.entry_id], idle=60_000,
+                              justid=True)  # fmt: skip
+        task = asyncio.create_task(one.run())
+        try:
+            await until(lambda: len(asked) == 5)
+            assert streams.pending("prompts", "other") and delivered() == 1
+            await until(lambda: streams.pending("prompts", "one"))
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
 
 
 def test_a_failure_while_claiming_ends_the_worker(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

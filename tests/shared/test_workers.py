@@ -1,9 +1,11 @@
 """Who is alive, as Redis knows it."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
+import redis
 
 from shared import workers
 from shared.stream import Streams
@@ -52,3 +54,38 @@ def test_a_heartbeat_outlives_facts_that_cannot_be_told(
 
 def test_worker_names_are_never_used_twice() -> None:
     assert worker_id("rollout") != worker_id("rollout")
+
+
+def test_a_worker_is_steady_only_after_beats_without_a_gap(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Redis is full or away, the keys of the living expire too: nobody may be called dead by that."""
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    heartbeat = Heartbeat(streams, "rollout", "w1", dict)
+
+    def beat_for(seconds: int) -> None:
+        for _ in range(seconds):
+            clock[0] += 1
+            heartbeat.beat()
+
+    heartbeat.beat()
+    assert not heartbeat.is_steady, "others may have started after the same outage"
+    beat_for(EXPIRY_SECONDS)
+    assert heartbeat.is_steady
+    streams.client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            beat_for(1)
+    finally:
+        streams.client.config_set("maxmemory", 0)
+    assert heartbeat.is_steady, "nobody's key can have expired"
+    clock[0] += EXPIRY_SECONDS
+    assert not heartbeat.is_steady
+    beat_for(EXPIRY_SECONDS)
+    assert not heartbeat.is_steady
+    beat_for(1)
+    assert heartbeat.is_steady
+    streams.client.delete(streams.key("worker:w1"))  # Redis was emptied, or this machine slept
+    beat_for(1)
+    assert not heartbeat.is_steady
