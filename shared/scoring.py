@@ -27,7 +27,7 @@ class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
     """Scorers to use for this request instead of the configured ones, each with weight 1."""
 
 
-class StepReward(msgspec.Struct, frozen=True, array_like=True):
+class StepReward(msgspec.Struct, frozen=True):
     """A part of a reward that is earned within the response."""
 
     end: int
