@@ -66,7 +66,7 @@ class Feed:
         self._issued: dict[str, tuple[Prompt, int]] = {}  # id -> prompt and position, in order of issue
         self._awaited: dict[str, Prompt] = {}  # evaluation prompts
         self._arrived: dict[str, Arrival] = {}
-        self._consumed: list[Arrival] = []  # trained on, not yet released
+        self._consumed: dict[str, Arrival] = {}  # trained on, not yet released
         self._version = 0
         self._deaths_in_a_row = 0
         self._dead = DeadGroups(streams)
@@ -135,9 +135,9 @@ class Feed:
             if self._receive():
                 deadline = time.monotonic() + self._timeout
             self._check_progress(deadline)
-        arrivals = [self._arrived.pop(id) for id in batch]
-        self._consumed += arrivals
-        return [arrival.group for arrival in arrivals]
+        arrivals = {id: self._arrived.pop(id) for id in batch}
+        self._consumed |= arrivals
+        return [arrival.group for arrival in arrivals.values()]
 
     def consumed(self, groups: Sequence[Group]) -> list[Entry]:
         """The groups' effect is in the published policy: their credits may be used again.
@@ -148,13 +148,12 @@ class Feed:
             del self._issued[group.prompt.id]
             self._dead.trained(group.prompt.id)
         self.counts["trained"] += len(groups)
-        ids = {group.prompt.id for group in groups}
-        return [arrival.entry for arrival in self._consumed if arrival.entry.id in ids]
+        return [self._consumed[group.prompt.id].entry for group in groups]
 
     def release(self) -> None:
         """Acknowledge everything consumed so far. Only after the checkpoint that holds its effect."""
-        self._release(self._consumed)
-        self._consumed = []
+        self._release(list(self._consumed.values()))
+        self._consumed = {}
         self._queues.insist(self._dead.release)
 
     def confirm_ownership(self) -> None:
@@ -221,7 +220,7 @@ class Feed:
     def _accept(self, entry: Entry) -> bool:
         id = entry.id
         wanted = id in self._issued or id in self._awaited
-        already = id in self._arrived or any(id == arrival.group.prompt.id for arrival in self._consumed)
+        already = id in self._arrived or id in self._consumed
         if not wanted or already:
             # Trained before the last restart, or delivered twice: acknowledged without a second effect.
             self.counts["duplicates"] += 1
