@@ -13,11 +13,18 @@ log = logging.getLogger("rollstream.redis")
 _PAUSE_SECONDS = 0.5
 _CANNOT_WRITE = ("OOM", "MISCONF", "READONLY", "MASTERDOWN")
 """Answers of a Redis that is full, whose disk is, or that has become a replica: also inside a script's."""
+_PASSING = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.OutOfMemoryError,  # the text of this one and of those below has lost the word
+    redis.ReadOnlyError,
+    redis.exceptions.MasterDownError,
+)
 
 
 def is_outage(error: redis.RedisError) -> bool:
     """Whether the step that failed may succeed later, unchanged."""
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+    if isinstance(error, _PASSING):
         return True
     return any(word in str(error) for word in _CANNOT_WRITE)
 
