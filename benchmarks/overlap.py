@@ -81,7 +81,7 @@ def simulate(folder: Path, url: str, generation: float, training: float, stalene
     with connect(url) as client:
         streams = Streams(client, name)
         found = steady_seconds(insist(lambda: streams.tail("events", 10_000), 30.0, lambda: None))
-        streams.forget_run()
+        streams.forget_run(streams.next_learner_epoch())
     return found
 
 

@@ -9,8 +9,7 @@ import time
 import uuid
 from typing import Any, Literal
 
-import redis
-
+from shared import scripts
 from shared.stream import GROUPS, StreamName, Streams
 
 _LOOK_SECONDS = 1.0
@@ -19,19 +18,19 @@ Loss = Literal["restart", "loss"]
 
 
 def make_anew(streams: Streams, stream: StreamName) -> None:
-    """Create a stream that has vanished, and report it, unless somebody else was first."""
-    try:
-        streams.client.xgroup_create(streams.key(stream), GROUPS[stream], id="0", mkstream=True)
-    except redis.ResponseError as error:
-        if "BUSYGROUP" not in str(error):
-            raise
-    else:
-        report_loss(streams)
+    """Create a stream that has vanished and tell the learner, in one step; nothing if somebody was first."""
+    _mark(streams, scripts.MAKE_ANEW, stream)
 
 
-def report_loss(streams: Streams) -> None:
-    """Tell the learner that entries are gone for which it may be waiting."""
-    streams.client.set(streams.key("lost"), uuid.uuid4().hex)
+def give_up(streams: Streams, stream: StreamName, entry_id: str) -> bool:
+    """Acknowledge an entry that is gone and tell the learner, in one step. False if somebody was first."""
+    return _mark(streams, scripts.GIVE_UP, stream, entry_id)
+
+
+def _mark(streams: Streams, script: str, stream: StreamName, *arguments: str) -> bool:
+    run = streams.client.register_script(script)
+    keys = [streams.key(stream), streams.key("lost")]
+    return bool(run(keys=keys, args=[GROUPS[stream], *arguments, uuid.uuid4().hex]))
 
 
 class LossWatch:

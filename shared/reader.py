@@ -7,7 +7,7 @@ from typing import Any
 import redis
 
 from shared.entry import Entry, parse_entry
-from shared.losses import make_anew, report_loss
+from shared.losses import give_up, make_anew
 from shared.stream import GROUPS, MAX_DELIVERIES, QueueLost, StreamName, Streams
 
 SUSPECT_DELIVERIES = 3
@@ -106,9 +106,8 @@ class Reader:
             return [dataclasses.replace(parse_entry(entries[0]), deliveries=item["times_delivered"])]
         entry_id = item["message_id"].decode()
         # What was handed on since the list was read is acknowledged already, and not lost.
-        if streams.client.xack(key, GROUPS[self.source], entry_id):
+        if give_up(streams, self.source, entry_id):
             streams.event("lost", self.consumer, f"entry {entry_id} of {self.source} was deleted by someone")
-            report_loss(streams)
         return []
 
     def _bury(self, item: Any) -> None:

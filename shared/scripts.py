@@ -20,10 +20,32 @@ redis.call('SET', KEYS[1], string.format('%.0f', epoch))
 return epoch
 """
 
-# KEYS: in-flight set, streams ... ARGV: the group of each. A reader that waits there does not notice.
-START_ANEW = """
-redis.call('DEL', unpack(KEYS))
-for i = 1, #ARGV do redis.call('XGROUP', 'CREATE', KEYS[i + 1], ARGV[i], '0', 'MKSTREAM') end
+# KEYS: epoch, streams ..., other keys to delete ... ARGV: learner epoch, the group of each stream.
+# A reader that waits there does not notice.
+START_ANEW = (
+    FENCE
+    + """
+redis.call('DEL', unpack(KEYS, 2))
+for i = 2, #ARGV do redis.call('XGROUP', 'CREATE', KEYS[i], ARGV[i], '0', 'MKSTREAM') end
+"""
+)
+
+# KEYS: stream, mark of a loss. ARGV: group, mark
+MAKE_ANEW = """
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+if made.err then
+  if string.find(made.err, 'BUSYGROUP') then return 0 end
+  return made
+end
+redis.call('SET', KEYS[2], ARGV[2])
+return 1
+"""
+
+# KEYS: stream, mark of a loss. ARGV: group, entry id, mark
+GIVE_UP = """
+if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
+redis.call('SET', KEYS[2], ARGV[3])
+return 1
 """
 
 # KEYS: epoch, in-flight set, prompts. ARGV: learner epoch, then for each prompt: id, count, field, value, ...

@@ -100,29 +100,37 @@ class Streams:
         """Keys of a run share the hash tag `{run}`, so that they live in one cluster slot."""
         return f"rollstream:{{{self.run}}}:{name}"
 
-    def ensure_groups(self, streams: Sequence[StreamName] = STREAMS) -> None:
-        """Create streams and groups that are missing, each reading from its first entry."""
+    def ensure_groups(self, streams: Sequence[StreamName] = STREAMS) -> bool:
+        """Create streams and groups that are missing, each reading from its first entry.
+
+        Returns whether any was missing.
+        """
+        missing = False
         for stream in streams:
             try:
                 self.client.xgroup_create(self.key(stream), GROUPS[stream], id="0", mkstream=True)
+                missing = True
             except redis.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
+        return missing
 
     # The learner's end.
 
-    def forget_work(self) -> None:
+    def forget_work(self, learner_epoch: int, *others: str) -> None:
         """Delete all work in flight, in whatever hands: forwarding it will find nothing to acknowledge.
 
         The streams are there again in the same step, so nobody takes this for a loss.
-        """
-        keys = [self.key(name) for name in ("inflight", *STREAMS)]
-        self._start_anew(keys=keys, args=[GROUPS[stream] for stream in STREAMS])
 
-    def forget_run(self) -> None:
-        """Delete all that an earlier run of this name left behind."""
-        self.forget_work()
-        self.client.delete(self.key("dead"), self.key("requeue"), self.key("events"))
+        Raises:
+        Fenced: a newer learner owns the run.
+        """
+        keys = [self.key(name) for name in ("learner_epoch", *STREAMS, "inflight", *others)]
+        self._fenced(self._start_anew, keys, [learner_epoch, *(GROUPS[stream] for stream in STREAMS)])
+
+    def forget_run(self, learner_epoch: int) -> None:
+        """Delete all that an earlier run of this name left behind. Raises as `forget_work`."""
+        self.forget_work(learner_epoch, "dead", "requeue", "events")
 
     def next_learner_epoch(self) -> int:
         """Fence every earlier learner of this run out and return this one's number.

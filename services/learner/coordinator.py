@@ -62,9 +62,9 @@ class Coordinator:
         learner_epoch = self.streams.next_learner_epoch()
         if resume:
             # What was in flight belongs to a policy that is gone; the same prompts are issued again.
-            self.streams.forget_work()
+            self.streams.forget_work(learner_epoch)
         else:
-            self.streams.forget_run()
+            self.streams.forget_run(learner_epoch)
         self._prometheus = LearnerMetrics()
         self.publisher = WeightPublisher(self.streams, token, learner_epoch, self._prometheus)
         self.feed = Feed(

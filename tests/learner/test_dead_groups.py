@@ -31,7 +31,7 @@ def hand_back(streams: Streams) -> None:
 
 def resume(streams: Streams, state: dict[str, Any]) -> Feed:
     """A learner that goes on from a checkpoint, as the coordinator starts it."""
-    streams.forget_work()
+    streams.forget_work(streams.next_learner_epoch())
     feed = make_feed(streams)
     feed.restore(json.loads(json.dumps(state)))
     return feed
@@ -195,7 +195,7 @@ class Pipeline:
     def start(self) -> None:
         state, trained, self.version = self.durable
         self.trained = list(trained)
-        self.streams.forget_work()
+        self.streams.forget_work(self.streams.next_learner_epoch())
         self.reader = Reader(self.streams, "prompts", "w")
         self.feed = make_feed(
             self.streams, groups_per_step=2, max_staleness=self.max_staleness, while_waiting=self.act

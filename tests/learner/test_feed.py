@@ -148,7 +148,7 @@ def test_a_restarted_learner_issues_again_what_its_checkpoint_does_not_hold(stre
         state = first.state()
         lost = step(first, 1)  # trained, but the learner dies before the next checkpoint
         first.issue(2)
-    streams.forget_work()  # as a resumed learner does
+    streams.forget_work(streams.next_learner_epoch())  # as a resumed learner does
     second = make_feed(streams)
     second.restore(state)
     with services(streams) as answered:

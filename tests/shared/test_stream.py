@@ -178,7 +178,11 @@ def test_an_older_learner_is_fenced_from_issuing_and_releasing(streams: Streams)
         issue(streams, 2, epoch=first)
     with pytest.raises(Fenced):
         streams.release([], ["id1"], first)
-    assert streams.in_flight() == {"id1"}
+    streams.event("step", "learner", "of the second one")
+    with pytest.raises(Fenced):  # it was paused between taking its epoch and clearing the run
+        streams.forget_run(first)
+    assert streams.in_flight() == {"id1"} and streams.client.xlen(streams.key("prompts")) == 1
+    assert streams.client.xlen(streams.key("events")) == 1
     assert issue(streams, 2, epoch=second)
 
 
@@ -210,7 +214,7 @@ def test_a_learner_that_starts_anew_is_not_taken_for_a_loss(streams: Streams) ->
         deadline = time.monotonic() + 5
         while not streams.client.info("clients")["blocked_clients"]:
             assert time.monotonic() < deadline
-        streams.forget_work()
+        streams.forget_work(learner_epoch=1)
         assert streams.in_flight() == set()
         assert not streams.forward(held, "prompts", "rollouts", {"id": held.id}, b"too late")
         issue(streams, 3)
@@ -230,6 +234,27 @@ def test_the_learner_hears_of_a_stream_that_a_worker_found_lost(streams: Streams
     assert watch.look() == "loss"
     watch.look_now()
     assert watch.look() is None
+
+
+@pytest.mark.parametrize("lost", ["stream", "entry"])
+def test_a_loss_is_never_cleared_away_without_its_mark(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """A second command, for the mark, might not get through."""
+    issue(streams, 1)
+    reader = Reader(streams, "prompts", "w", sweep_seconds=0.0)
+    (entry,) = reader.read(1, 10)
+    reader.done(entry)
+    watch = LossWatch(streams)
+    monkeypatch.setattr(streams.client, "set", lambda *_: pytest.fail("by itself"))
+    if lost == "stream":
+        streams.client.delete(streams.key("prompts"))
+        with pytest.raises(QueueLost):
+            reader.read(1, 10)
+    else:
+        streams.client.xdel(streams.key("prompts"), entry.entry_id)
+        assert reader.read(1, 10) == []
+    assert watch.look() == "loss"
 
 
 def test_acknowledging_and_forwarding_work_when_redis_is_full(streams: Streams) -> None:

@@ -213,7 +213,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def start_anew(self) -> None:
-        self.streams.forget_work()
+        self.streams.forget_work(self.epoch)
         self.copies.clear()
         self.in_flight.clear()
         self.watch.look_now()
