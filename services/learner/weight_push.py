@@ -1,7 +1,7 @@
 """One weight update on its way to one rollout server, within a bounded time."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -48,12 +48,21 @@ class Update:
         )
         self.digest = self.manifest.digest
 
-    def manifest_for(self, status: WeightStatus) -> WeightManifest:
-        """For a server with this status, which may serve what the learner it names never published."""
+    def manifest_for(self, status: WeightStatus, published: str | None) -> WeightManifest:
+        """For a server with this status, which may serve what the learner it names never published.
+
+        Args:
+            published: digest of what this learner published as the version served.
+
+        Raises:
+        PushFailed: the server serves a later version of this learner, as it was published.
+        """
         as_ours = status.learner_epoch == self.manifest.learner_epoch and status.digest != self.digest
-        if as_ours and (status.version is None or status.version >= self.version):
-            return self.manifest.model_copy(update={"replaces": status.digest})
-        return self.manifest
+        if not as_ours or (status.version is not None and status.version < self.version):
+            return self.manifest
+        if status.version is not None and status.digest == published:
+            raise PushFailed(f"version {self.version} is superseded: it serves {status.version}")
+        return self.manifest.model_copy(update={"replaces": status.digest})
 
     @property
     def version(self) -> int:
@@ -68,7 +77,12 @@ class Update:
 class Push:
     """Carries updates over HTTP. Its methods may be called from any thread."""
 
-    def __init__(self, token: str, metrics: LearnerMetrics) -> None:
+    def __init__(self, token: str, metrics: LearnerMetrics, digest_of: Callable[[int], str | None]) -> None:
+        """
+        Args:
+            digest_of: of a version, if this learner has published it.
+        """
+        self._digest_of = digest_of
         self._metrics = metrics
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"},
@@ -88,8 +102,10 @@ class Push:
             status = WeightStatus.model_validate_json(self._call("GET", f"{url}/v1/weights"))
             if (status.version, status.digest, status.learner_epoch) == update.identity:
                 return  # its last heartbeat was older than its last update
+            published = None if status.version is None else self._digest_of(status.version)
+            manifest = update.manifest_for(status, published)
             with phase.labels("open").time():
-                self._call("POST", base, json=update.manifest_for(status).model_dump())
+                self._call("POST", base, json=manifest.model_dump())
             for number, data in enumerate(update.parts):
                 with phase.labels("send").time():
                     content, length = _in_time(data, deadline), {"Content-Length": str(len(data))}

@@ -39,8 +39,8 @@ class WeightPublisher:
         self._streams = streams
         self._learner_epoch = learner_epoch
         self._metrics = metrics or LearnerMetrics()
-        self._push = Push(token, self._metrics)
         self._fleet = Fleet(streams, self._metrics)
+        self._push = Push(token, self._metrics, self._fleet.digest)
         self._running: dict[str, Future[None]] = {}
         self._pushes: dict[str, Future[None]] = {}  # of the update, also those that have ended
         self._update: Update | None = None

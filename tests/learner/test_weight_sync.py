@@ -20,7 +20,7 @@ from services.learner.prometheus import LearnerMetrics
 from services.learner.weight_push import Push, PushFailed, Update
 from services.learner.weight_sync import WeightPublisher
 from shared.stream import Streams
-from shared.weights import WeightManifest, sha256
+from shared.weights import WeightManifest, WeightStatus, sha256
 from shared.workers import Heartbeat
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4)}
@@ -250,7 +250,7 @@ def test_a_server_that_does_not_answer_is_given_up(
     silent = Server(streams, "r1")
     silent.goes_on.clear()
     with serving(silent):
-        push = Push("the-token-of-this-run", metrics)
+        push = Push("the-token-of-this-run", metrics, {}.get)
         with pytest.raises(PushFailed, match="Timeout"):
             push.to(silent.url, Update(TENSORS, version=1, learner_epoch=1))
         push.close()
@@ -272,6 +272,15 @@ def test_a_server_that_diverged_is_repaired_counted_and_told_about(
         wait_until(publisher, lambda: bad.digest == publisher.digest(1))
         wait_until(publisher, lambda: texts(streams, "server")[1:] == ["r2 is current, serving version 1"])
         assert (servers_that_are(metrics, "diverged"), servers_that_are(metrics, "current")) == (0, 2)
+
+
+def test_only_what_the_learner_did_not_publish_is_replaced_by_an_earlier_version() -> None:
+    update = Update(TENSORS, version=3, learner_epoch=1)
+    later = WeightStatus(version=4, digest="of 4", learner_epoch=1, state="serving")
+    assert update.manifest_for(later, published="another").replaces == "of 4"
+    assert update.manifest_for(later, published=None).replaces == "of 4"
+    with pytest.raises(PushFailed, match="superseded: it serves 4"):
+        update.manifest_for(later, published="of 4")
 
 
 def test_a_server_that_stays_behind_is_told_about_and_one_that_was_just_passed_is_not(
