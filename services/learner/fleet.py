@@ -31,6 +31,7 @@ class Fleet:
         self._retries: dict[str, tuple[float, float]] = {}  # id -> when to try again, the pause after that
         self._behind_since: dict[str, float] = {}
         self._told: dict[str, State] = {}
+        self._without_url: set[str] = set()
 
     def published(self, update: Update) -> None:
         """What the learner stands for from now on."""
@@ -42,6 +43,7 @@ class Fleet:
 
     def in_need(self, servers: Sequence[Mapping[str, Any]], update: Update) -> list[Mapping[str, Any]]:
         """Those that do not serve `update` and are due for a push. People are told of those that stay so."""
+        servers = [server for server in servers if self._can_be_reached(server)]
         now, states = time.monotonic(), {server["id"]: self._state(server, update) for server in servers}
         self._tell(states, {server["id"]: server for server in servers}, now)
         due = [server for server in servers if states[server["id"]] != "current"]
@@ -54,6 +56,14 @@ class Fleet:
 
     def succeeded(self, id: str) -> None:
         self._retries.pop(id, None)
+
+    def _can_be_reached(self, server: Mapping[str, Any]) -> bool:
+        if server.get("url"):
+            return True
+        if server["id"] not in self._without_url:
+            log.warning("%s tells no url in its heartbeat: it gets no weights", server["id"])
+            self._without_url.add(server["id"])
+        return False
 
     def _state(self, server: Mapping[str, Any], update: Update) -> State:
         version, digest, epoch = (server.get(key) for key in ("version", "digest", "learner_epoch"))

@@ -113,7 +113,7 @@ class Push:
                 self._metrics.push_bytes.inc(len(data))
             with phase.labels("commit").time():
                 status = WeightStatus.model_validate_json(self._call("POST", f"{base}/commit"))
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise PushFailed(f"{type(error).__name__}: {error}") from error
         if (status.version, status.digest) != (update.version, update.digest):
             raise PushFailed(f"it reports version {status.version} after a push of {update.version}")

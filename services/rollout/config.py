@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, HttpUrl, TypeAdapter, ValidationError, field_validator
 
 from shared.config import Settings, Table
 
@@ -40,6 +40,15 @@ class RolloutConfig(Table):
     """GPUs that share the model."""
     weights_dir: Path | None = None
     """Where weight updates are received, room for two copies of the model; /dev/shm if not set."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        try:
+            TypeAdapter(HttpUrl | None).validate_python(url)
+        except ValidationError as error:
+            raise ValueError(f"{error.errors()[0]['msg']}; write it as http://host:8000") from error
+        return url and url.rstrip("/")
 
 
 class RolloutSettings(Settings):

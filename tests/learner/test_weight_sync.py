@@ -162,6 +162,20 @@ def test_a_failing_server_holds_up_nobody_and_is_tried_again(
         wait_until(publisher, lambda: bad.version == 1)
 
 
+def test_a_heartbeat_without_a_usable_url_ends_nothing(
+    streams: Streams, publisher: WeightPublisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    Heartbeat(streams, "rollout", "r1", dict).beat()
+    Heartbeat(streams, "rollout", "r2", lambda: {"url": "http://host:many"}).beat()
+    good = Server(streams, "r3")
+    with serving(good):
+        publisher.publish(TENSORS, version=1)
+        publisher.publish(TENSORS, version=2)
+    assert good.version == 2
+    assert caplog.text.count("r1 tells no url") == 1
+    assert "weights did not reach r2: InvalidURL" in caplog.text
+
+
 def test_a_server_that_joins_later_gets_the_current_weights(
     streams: Streams, publisher: WeightPublisher
 ) -> None:

@@ -42,6 +42,7 @@ def config(tmp_path: Path, redis_server: RedisServer, tied_model: tuple[Path, Ll
         (("--redis.url", "redis://127.0.0.1:1/0"), "127.0.0.1:1/0 cannot be used"),
         (("--rollout.prot", "8000"), "Did you mean 'port'?"),
         (("--rollout.port", "many"), "rollout.port"),
+        (("--rollout.url", "http://host:80000"), "write it as http://host:8000"),
     ],
 )
 def test_bad_settings_are_told_in_one_sentence(config: Path, arguments: tuple[str, str], said: str) -> None:
