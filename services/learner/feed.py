@@ -202,12 +202,16 @@ class Feed:
     def _make_losses_good(self) -> None:
         """Issue again what Redis may have lost. After a mere restart that is only what is not in flight any
         more, because Redis came back with an older state.
+
+        All streams are there first: who came upon a missing one later would report the same loss again.
         """
         loss = self._queues.insist(self._losses.look)
         if loss is None:
             return
         wanted = [*(prompt for prompt, _ in self._issued.values()), *self._awaited.values()]
         missing = [prompt for prompt in wanted if prompt.id not in self._arrived]
+        if self._queues.insist(self._streams.ensure_groups):
+            loss = "loss"
         if loss == "restart":
             again = self._queues.append(missing)
         else:
@@ -215,7 +219,7 @@ class Feed:
             again = len(missing)
         text = f"Redis: {loss}; {again} prompts are issued again"
         log.warning(text)
-        self._streams.event("lost", "learner", text)
+        self._streams.event("lost" if again else "restart", "learner", text)
 
     def _accept(self, entry: Entry) -> bool:
         id = entry.id

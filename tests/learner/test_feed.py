@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from shared.codec import decode_group, decode_prompt, encode
 from shared.entry import Entry, checksum
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 from shared.reader import Reader
-from shared.stream import Fenced, QueueLost, Streams, connect
-from tests.conftest import RedisServer
+from shared.stream import Fenced, QueueLost, Streams
 
 
 def make_feed(streams: Streams, **changes: Any) -> Feed:
@@ -235,61 +233,6 @@ def test_a_completion_older_than_its_prompt_is_dead_lettered(streams: Streams) -
     assert {"older than the prompt's 7"} <= {
         entry.fields["cause"][-25:] for entry in streams.tail("dead", 10)
     }
-
-
-def test_prompts_are_issued_again_after_redis_lost_them(streams: Streams) -> None:
-    """Also when a rollout worker is the first to notice."""
-    feed = make_feed(streams, total_groups=4)
-    feed.issue(0)
-    other = Reader(streams, "prompts", "other")
-    assert len(other.read(4, 100)) == 4
-    streams.client.flushall()
-    with pytest.raises(QueueLost):
-        other.read(1, 100)
-    with services(streams):
-        assert len(step(feed, 0)) == 4
-
-
-def test_prompts_are_issued_again_when_only_the_experiences_were_lost(streams: Streams) -> None:
-    feed = make_feed(streams, total_groups=4)
-    feed.issue(0)
-    pass_on(streams, Reader(streams, "prompts", "w").read(4, 100))
-    streams.client.delete(streams.key("experiences"))
-    with services(streams):
-        assert len(step(feed, 0)) == 4
-
-
-def test_the_learner_waits_for_a_redis_that_is_away(tmp_path: Path) -> None:
-    server = RedisServer(tmp_path)
-    try:
-        with connect(server.url, timeout=1.0) as client:
-            streams = Streams(client, "away")
-            streams.ensure_groups()
-            feed = make_feed(streams, total_groups=4, timeout=60.0)
-            feed.issue(0)
-            server.kill()
-            back = threading.Timer(8.0, server.start)  # longer than the client's own retries
-            back.start()
-            try:
-                feed._receive()
-                feed.issue(0)
-            finally:
-                back.join()
-            with services(streams):
-                assert len(step(feed, 0)) == 4
-    finally:
-        server.kill()
-
-
-def test_an_outage_without_end_becomes_an_error(tmp_path: Path) -> None:
-    server = RedisServer(tmp_path)
-    with connect(server.url, timeout=0.5) as client:
-        streams = Streams(client, "gone")
-        streams.ensure_groups()
-        feed = make_feed(streams, timeout=0.5)
-        server.kill()
-        with pytest.raises(ValueError, match="Redis has not answered"):
-            feed.issue(0)
 
 
 def test_a_group_of_a_version_not_trained_yet_is_generated_again(streams: Streams) -> None:
