@@ -19,7 +19,7 @@ def trained_ids(run: Path) -> list[str]:
     """Ids of the groups of each step, in order. The record of a step that is done again is replaced."""
     ids = []
     for path in sorted((run / "completions").glob("step-*.jsonl")):
-        rows = [json.loads(row) for row in path.read_text().splitlines()]
+        rows = [json.loads(row) for row in path.read_bytes().splitlines()]
         ids += list(dict.fromkeys(row["id"] for row in rows))
     return ids
 

@@ -20,8 +20,8 @@ def test_a_prompt_that_kills_its_servers_takes_no_other_along(begin: Begin, tmp_
     with prompts.open("a") as file:
         question = [{"role": "user", "content": f"What is {DEADLY}?"}]
         file.write(json.dumps({"messages": question, "ground_truth": "0"}) + "\n")
-    pipeline = begin(prompts=prompts, steps=5)
+    pipeline = begin(prompts=prompts, steps=6)
     pipeline.finish(180)
-    (cause,) = audit(pipeline, 5).values()
+    (cause,) = audit(pipeline, 6).values()
     assert "consumers took it and none finished it" in cause
     assert len(pipeline.deaths) == 5 and all(death == ("rollout0", -9) for death in pipeline.deaths)

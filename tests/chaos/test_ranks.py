@@ -31,7 +31,7 @@ def test_a_gradient_that_is_no_number_on_one_rank_changes_no_weight_on_any(begin
     )  # fmt: skip
     pipeline.finish()
     assert audit(pipeline, 5) == {}
-    rows = [json.loads(row) for row in (pipeline.run / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(row) for row in (pipeline.run / "metrics.jsonl").read_bytes().splitlines()]
     assert [row["steps/skipped"] for row in rows] == [0, 0, 1, 0, 0]
     first, second, third, fourth, fifth = policy_digests(pipeline.run)
     assert second == third and len({first, second, fourth, fifth}) == 4

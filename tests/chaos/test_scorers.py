@@ -69,5 +69,5 @@ def test_groups_that_cannot_be_scored_are_buried_with_their_cause_and_no_reward_
     for id, cause in dead.items():
         assert CAUSES[kinds[id]] in cause.lower(), cause
     for path in (pipeline.run / "completions").glob("step-*.jsonl"):
-        for row in map(json.loads, path.read_text().splitlines()):
+        for row in map(json.loads, path.read_bytes().splitlines()):
             assert row["reward"] == pytest.approx((sum(map(ord, row["completion"])) % 97) / 97)
