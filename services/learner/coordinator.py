@@ -58,6 +58,13 @@ class Coordinator:
         token = token_from_environment()
         client = connect(settings.redis.url)
         check_server(client, settings.redis.url)
+        self._prometheus = LearnerMetrics()
+        self._door = None
+        if config.metrics_port is not None:  # before the learner that may still be running is fenced out
+            self._door = MetricsServer(
+                config.metrics_host, config.metrics_port, token, self._prometheus.registry
+            )
+            log.info("metrics at %s", self._door.url)
         self.streams = Streams(client, run.name)
         learner_epoch = self.streams.next_learner_epoch()
         if resume:
@@ -65,7 +72,6 @@ class Coordinator:
             self.streams.forget_work(learner_epoch)
         else:
             self.streams.forget_run(learner_epoch)
-        self._prometheus = LearnerMetrics()
         self.publisher = WeightPublisher(self.streams, token, learner_epoch, self._prometheus)
         self.feed = Feed(
             self.streams,
@@ -81,12 +87,6 @@ class Coordinator:
         )
         self._prometheus.show_feed(self.feed.counts, lambda: self.feed.in_flight, self._credits)
         self._prometheus.registry.register(QueueMetrics("learner", self.streams, (*STREAMS, "dead")))
-        self._door = None
-        if config.metrics_port is not None:
-            self._door = MetricsServer(
-                config.metrics_host, config.metrics_port, token, self._prometheus.registry
-            )
-            log.info("metrics at %s", self._door.url)
         self.step = 0
         self.report = Report(
             run.path / "report.json", run.name, run.seed, sum(part.too_long for part in training)

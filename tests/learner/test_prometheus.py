@@ -2,14 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.learner import coordinator
+from services.learner.config.learner import LearnerSettings
+from services.learner.coordinator import Coordinator
+from services.learner.data.chat_template import load_chat_template
 from services.learner.metrics_server import MetricsServer
 from services.learner.prometheus import LearnerMetrics
-from tests.learner.samples import make_groups
+from shared.stream import Streams
+from tests.conftest import RedisServer
+from tests.learner.samples import make_groups, save_tiny_llama
 
 TOKEN = "the-token-of-this-run"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -48,6 +55,30 @@ def test_a_port_in_use_is_refused_with_the_remedy(server: MetricsServer, metrics
     port = int(server.url.split(":")[2].split("/")[0])
     with pytest.raises(ValueError, match="metrics_port"):
         MetricsServer("127.0.0.1", port, TOKEN, metrics.registry)
+
+
+def test_a_learner_without_its_port_leaves_the_running_one_alone(
+    server: MetricsServer,
+    redis_server: RedisServer,
+    streams: Streams,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROLLSTREAM_TOKEN", TOKEN)
+    monkeypatch.setattr(coordinator, "load_datasets", lambda *_: ([], []))  # they are not what is tried
+    port = int(server.url.split(":")[2].split("/")[0])
+    settings = LearnerSettings.model_validate(
+        {
+            "run": {"name": streams.run, "dir": tmp_path},
+            "model": {"path": save_tiny_llama(tmp_path / "model")},
+            "redis": {"url": redis_server.url},
+            "learner": {"prompts": str(tmp_path / "prompts.jsonl"), "metrics_port": port},
+        }
+    )
+    running = streams.next_learner_epoch()
+    with pytest.raises(ValueError, match="metrics_port"):
+        Coordinator.open(settings, None, load_chat_template(None))  # type: ignore[arg-type]
+    assert streams.client.get(streams.key("learner_epoch")) == str(running).encode()
 
 
 def test_tokens_are_counted_by_how_old_their_policy_was(
