@@ -23,6 +23,10 @@ class PushFailed(RuntimeError):
     """A rollout server did not take an update; the message says why."""
 
 
+class PushRefused(PushFailed):
+    """It answered that it does not."""
+
+
 class Update:
     """One version of the policy as it travels: a manifest and its safetensors parts."""
 
@@ -125,7 +129,7 @@ class Push:
     def _call(self, method: str, url: str, **arguments: Any) -> bytes:
         response = self._http.request(method, url, **arguments)
         if response.status_code >= 300:
-            raise PushFailed(f"{method} {url} answered {response.status_code}: {response.text[:300]}")
+            raise PushRefused(f"{method} {url} answered {response.status_code}: {response.text[:300]}")
         return response.content
 
 

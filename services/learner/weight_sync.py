@@ -15,7 +15,7 @@ from torch import Tensor
 
 from services.learner.fleet import Fleet
 from services.learner.prometheus import LearnerMetrics
-from services.learner.weight_push import Push, PushFailed, Update
+from services.learner.weight_push import Push, PushFailed, PushRefused, Update
 from shared.outage import insist
 from shared.stream import Streams
 from shared.workers import list_workers
@@ -116,13 +116,12 @@ class WeightPublisher:
             self._collect()
             update = self._update
             assert update is not None
-            for server in self._fleet.in_need(servers, update):
-                if server["id"] not in self._running:
-                    future: Future[None] = Future()
-                    self._running[server["id"]] = self._pushes[server["id"]] = future
-                    # A thread each: one that hangs takes no other's place, nor keeps the process from ending.
-                    arguments = (server["url"], update, future)
-                    threading.Thread(target=self._carry, args=arguments, name="push", daemon=True).start()
+            for server in self._fleet.in_need(servers, update, self._running.keys()):
+                future: Future[None] = Future()
+                self._running[server["id"]] = self._pushes[server["id"]] = future
+                # A thread each: one that hangs takes no other's place, nor keeps the process from ending.
+                arguments = (server["url"], update, future)
+                threading.Thread(target=self._carry, args=arguments, name="push", daemon=True).start()
 
     def _carry(self, url: str, update: Update, future: "Future[None]") -> None:
         try:
@@ -139,7 +138,7 @@ class WeightPublisher:
             if error is None:
                 self._fleet.succeeded(id)
             elif isinstance(error, PushFailed):
-                self._fleet.failed(id)
+                self._fleet.failed(id, "refused" if isinstance(error, PushRefused) else "unreachable")
                 self._metrics.pushes.labels("failed").inc()
                 log.warning("weights did not reach %s: %s", id, error)
                 self._streams.event("push_failed", "learner", f"{id}: {error}")
