@@ -1,7 +1,8 @@
 """Durable checkpoints: policy and critic as Hugging Face folders, what resumes them and the loop beside them.
 
 A checkpoint is written under a temporary name, flushed to disk, and renamed last, so a folder with the final
-name is whole. The temporary name is nobody else's: a learner that was replaced may still be writing.
+name is whole. The temporary name has the learner's epoch: one that was replaced may still be writing, and leaves
+its successor's folder alone.
 `vllm serve <run>/checkpoints/step-000100/policy` loads the policy.
 """
 
@@ -9,8 +10,8 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from services.learner.models.snapshot import Snapshot
 
 _MANIFEST = "manifest.json"
+_PARTIAL = re.compile(r"\.step-\d+-of-(?P<epoch>\d+)\.partial")
 log = logging.getLogger("rollstream.checkpoint")
 
 
@@ -33,6 +35,7 @@ def save(
     models: Snapshot,
     tokenizer: PreTrainedTokenizerBase,
     loop_state: Mapping[str, Any],
+    learner_epoch: int,
     keep: int,
 ) -> Path:
     """Write the checkpoint of `step`, durably, and remove all but the newest `keep`. Rank 0 only.
@@ -42,8 +45,10 @@ def save(
     """
     final = folder / f"step-{step:06d}"
     for abandoned in folder.glob(".step-*.partial"):
-        shutil.rmtree(abandoned, ignore_errors=True)
-    partial = folder / f".step-{step:06d}-{uuid.uuid4().hex[:8]}.partial"
+        writer = _PARTIAL.fullmatch(abandoned.name)
+        if writer and int(writer["epoch"]) <= learner_epoch:
+            shutil.rmtree(abandoned, ignore_errors=True)
+    partial = folder / f".step-{step:06d}-of-{learner_epoch}.partial"
     try:
         partial.mkdir(parents=True)
         models.write(partial)

@@ -66,7 +66,7 @@ class Coordinator:
             )
             log.info("metrics at %s", self._door.url)
         self.streams = Streams(client, run.name)
-        learner_epoch = self.streams.next_learner_epoch()
+        self._learner_epoch = learner_epoch = self.streams.next_learner_epoch()
         if resume:
             # What was in flight belongs to a policy that is gone; the same prompts are issued again.
             self.streams.forget_work(learner_epoch)
@@ -191,6 +191,7 @@ class Coordinator:
                 "feed": self.feed.state(),
                 "report": self.report.state(),
             },
+            learner_epoch=self._learner_epoch,
             keep=self._settings.learner.keep_checkpoints,
         )
         self.feed.release()

@@ -16,6 +16,8 @@ from services.learner.models.policy import load_policy
 from services.learner.models.snapshot import Snapshot
 from tests.learner.samples import ALONE
 
+EPOCH = 1_700_000_000
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -56,6 +58,7 @@ def save(folder: Path, base: Path, step: int, keep: int = 2) -> tuple[Path, Any,
         ),
         tokenizer=AutoTokenizer.from_pretrained(base),
         loop_state={"step": step, "feed": {"position": 7}},
+        learner_epoch=EPOCH,
         keep=keep,
     )
     return path, policy, critic, optimizer
@@ -97,11 +100,19 @@ def test_a_checkpoint_with_a_damaged_file_is_passed_over(tmp_path: Path, base: P
 
 def test_a_checkpoint_that_was_cut_short_does_not_count(tmp_path: Path, base: Path) -> None:
     whole, *_ = save(tmp_path, base, 1)
-    whole.rename(tmp_path / ".step-000001.partial")
+    cut_short = whole.rename(tmp_path / f".step-000001-of-{EPOCH - 1}.partial")
     assert checkpoint.newest(tmp_path) is None
-    save(tmp_path, base, 1)  # the rest of the earlier try is in nobody's way
+    save(tmp_path, base, 1)
+    assert not cut_short.exists()
     manifest = json.loads((tmp_path / "step-000001" / "manifest.json").read_text())
     assert "policy/model.safetensors" in manifest["files"]
+
+
+def test_what_a_newer_learner_is_writing_is_left_alone(tmp_path: Path, base: Path) -> None:
+    successors = tmp_path / f".step-000001-of-{EPOCH + 1}.partial"
+    successors.mkdir()
+    save(tmp_path, base, 1)  # by a learner that was replaced and has not noticed
+    assert successors.exists()
 
 
 def test_a_run_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
