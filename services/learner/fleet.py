@@ -69,6 +69,8 @@ class Fleet:
         self._failures.pop(id, None)
 
     def _can_be_reached(self, server: Mapping[str, Any]) -> bool:
+        if server.get("state") == "leaving":
+            return False
         if server.get("url"):
             return True
         if server["id"] not in self._without_url:

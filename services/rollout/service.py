@@ -27,6 +27,7 @@ from shared.workers import Heartbeat, worker_id
 
 _GRACE_SECONDS = 1
 _WATCH_SECONDS = 1.0
+_TELL_SECONDS = 1.0
 log = logging.getLogger("rollstream")
 
 
@@ -76,6 +77,7 @@ class RolloutService:
     ) -> None:
         self.id = worker_id("rollout")
         self.url = url
+        self._leaving = False
         self._streams = streams
         self._engine = engine
         self._weights = weights
@@ -90,9 +92,10 @@ class RolloutService:
     def facts(self) -> dict[str, Any]:
         """What the heartbeat and `/v1/status` tell."""
         status = self._weights.status
+        state = "leaving" if self._leaving else status.state
         return {
             "url": self.url,
-            "state": "dead" if self._engine.dead else status.state,
+            "state": "dead" if self._engine.dead else state,
             "version": status.version,
             "digest": status.digest,
             "learner_epoch": status.learner_epoch,
@@ -147,6 +150,9 @@ class RolloutService:
                 task.result()
         finally:
             log.info("stopping")
+            self._leaving = True
+            with contextlib.suppress(redis.RedisError, TimeoutError):  # before HTTP ends, or pushes fail
+                await asyncio.wait_for(asyncio.to_thread(self._heartbeat.beat), _TELL_SECONDS)
             server.should_exit = True
             for task in running:
                 task.cancel()

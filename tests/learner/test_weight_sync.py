@@ -177,6 +177,15 @@ def test_a_heartbeat_without_a_usable_url_ends_nothing(
     assert "weights did not reach r2: InvalidURL" in caplog.text
 
 
+def test_a_server_that_leaves_is_let_go(
+    streams: Streams, publisher: WeightPublisher, metrics: LearnerMetrics
+) -> None:
+    Heartbeat(streams, "rollout", "r1", lambda: {"url": "http://127.0.0.1:1", "state": "leaving"}).beat()
+    publisher.publish(TENSORS, version=1)
+    assert not texts(streams, "push_failed")
+    assert sum(servers_that_are(metrics, state) for state in fleet.STATES) == 0
+
+
 def test_a_server_that_joins_later_gets_the_current_weights(
     streams: Streams, publisher: WeightPublisher
 ) -> None:
