@@ -33,13 +33,13 @@ class RolloutMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.groups = self._counter(
-            "groups", "Prompts that left this server, by how", "outcome", ("delivered", "handed_back", "dead")
+            "groups",
+            "Prompts that left this server, by how",
+            "outcome",
+            ("delivered", "handed_back", "dead", "dropped"),
         )
         self.dead_letters = self._counter(
             "dead_letters", "Prompts given up, by cause", "cause", ("malformed", "refused", "failed")
-        )
-        self.duplicates = self._counter(
-            "duplicates_prevented", "Groups not delivered because another worker had been first"
         )
         self.tokens = self._counter("tokens_generated", "Completion tokens delivered")
         self.taken_over = self._counter("prompts_taken_over", "Prompts that dead workers had left")

@@ -46,7 +46,7 @@ class Outbox:
             self._metrics.tokens.inc(group.tokens)
             self._metrics.groups.labels("delivered").inc()
         else:
-            self._metrics.duplicates.inc()
+            self._metrics.groups.labels("dropped").inc()
 
     async def hand_back(self, entry: Entry) -> None:
         """Put a prompt at the end of its stream, where another server finds it and the prompts behind it come
@@ -61,12 +61,14 @@ class Outbox:
             kind: of cause, for the metrics.
         """
         log.error("id=%s cannot be answered: %s", entry.id, cause)
-        await _until_redis_answers(
+        if await _until_redis_answers(
             lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts, self._worker_id)
-        )
-        self.dead_lettered += 1
-        self._metrics.groups.labels("dead").inc()
-        self._metrics.dead_letters.labels(kind).inc()
+        ):
+            self.dead_lettered += 1
+            self._metrics.groups.labels("dead").inc()
+            self._metrics.dead_letters.labels(kind).inc()
+        else:
+            self._metrics.groups.labels("dropped").inc()
 
     async def hand_back_all(self) -> None:
         """Everything that this worker was given and has not finished. Without Redis, others find it when the

@@ -352,6 +352,22 @@ def test_a_worker_claims_nothing_while_others_may_only_seem_dead(
     asyncio.run(body())
 
 
+def test_only_what_reached_its_stream_is_counted_as_delivered_or_dead(room: Room) -> None:
+    streams, one = room.asker.streams, room.worker("one")
+    room.asker.issue([make_prompt([5]) for _ in range(3)])
+    entries = Reader(streams, "prompts", "one").read(3, 100)
+
+    async def bury_all() -> None:
+        for entry in entries:
+            await one.outbox.bury(entry, "failed", "a fuse blew", attempts=1)
+
+    assert streams.dead_letter(entries[0], "prompts", "rollout", "by another", 1)
+    asyncio.run(bury_all())
+    outcomes = {name: one.metrics.groups.labels(name)._value.get() for name in ("dead", "dropped")}
+    assert outcomes == {"dead": 2, "dropped": 1} and one.outbox.dead_lettered == 2
+    assert len(streams.after("dead", "0")) == 3
+
+
 def test_a_failure_while_claiming_ends_the_worker(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(streams: Streams) -> set[str]:
         raise ValueError("a heartbeat that is no JSON")
