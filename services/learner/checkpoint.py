@@ -1,8 +1,8 @@
 """Durable checkpoints: policy and critic as Hugging Face folders, what resumes them and the loop beside them.
 
 A checkpoint is written under a temporary name, flushed to disk, and renamed last, so a folder with the final
-name is whole. The temporary name has the learner's epoch: one that was replaced may still be writing, and leaves
-its successor's folder alone.
+name is whole. The temporary name has the learner's epoch: one that was replaced may still be writing, and
+leaves its successor's folder alone.
 `vllm serve <run>/checkpoints/step-000100/policy` loads the policy.
 """
 
