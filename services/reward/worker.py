@@ -15,6 +15,7 @@ from services.reward.core import ScoringCore
 from shared.codec import MalformedEntry, decode_group, encode, intact_payload
 from shared.entry import Entry
 from shared.experience import Completion, Group, Prompt
+from shared.handing_back import hand_back_all
 from shared.reader import Reader
 from shared.scoring import SERVICE_KEY, ScoreItem, ScoreResult
 from shared.stream import QueueLost, Streams
@@ -114,6 +115,7 @@ class Worker:
                     attempt = self._scoring.pop(future)
                     future.result()  # an error of ours ends the worker
                     self._settle(attempt)
+            self._hand_back()
         except Stopped:
             pass
         except Exception:
@@ -241,6 +243,15 @@ class Worker:
                     log.info("Redis is back")
                 self.outage = None
                 return result
+
+    def _hand_back(self) -> None:
+        """A polite stop costs the groups in hand no delivery. An error of ours does: they may be why."""
+        try:
+            put_back = hand_back_all(self._streams, "rollouts", self.id)
+        except redis.RedisError as error:
+            log.warning("groups are left to those who will notice that this worker is gone: %s", error)
+        else:
+            log.info("handed %d groups back", put_back)
 
     def _leave(self) -> None:
         try:

@@ -12,8 +12,9 @@ import redis
 
 from services.rollout.metrics import RolloutMetrics
 from shared.codec import encode
-from shared.entry import Entry, parse_entry
+from shared.entry import Entry
 from shared.experience import Group
+from shared.handing_back import hand_back, hand_back_all
 from shared.outage import is_outage
 from shared.stream import Streams
 
@@ -52,7 +53,8 @@ class Outbox:
         """Put a prompt at the end of its stream, where another server finds it and the prompts behind it come
         first. Nothing is put back if the learner has purged it meanwhile.
         """
-        await _until_redis_answers(lambda: self._put_back(entry))
+        put_back = await _until_redis_answers(lambda: hand_back(self._streams, "prompts", entry))
+        self._metrics.groups.labels("handed_back").inc(put_back)
 
     async def bury(self, entry: Entry, kind: str, cause: str, attempts: int) -> None:
         """Move a prompt to the dead letters.
@@ -75,23 +77,12 @@ class Outbox:
         heartbeat's key has expired."""
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
-                handed_back = await asyncio.to_thread(self._put_back_pending)
+                put_back = await asyncio.to_thread(hand_back_all, self._streams, "prompts", self._worker_id)
         except (TimeoutError, redis.RedisError) as error:
             log.warning("prompts are left to those who will notice that this server is gone: %r", error)
         else:
-            log.info("handed %d prompts back", handed_back)
-
-    def _put_back_pending(self) -> int:
-        streams, key = self._streams, self._streams.key("prompts")
-        ids = [item["message_id"] for item in streams.pending("prompts", self._worker_id)]
-        found: list[Any] = [item for id in ids for item in streams.client.xrange(key, min=id, max=id) or ()]
-        return sum(self._put_back(parse_entry(item)) for item in found)
-
-    def _put_back(self, entry: Entry) -> bool:
-        put_back = self._streams.forward(entry, "prompts", "prompts", entry.fields, entry.payload)
-        if put_back:
-            self._metrics.groups.labels("handed_back").inc()
-        return put_back
+            self._metrics.groups.labels("handed_back").inc(put_back)
+            log.info("handed %d prompts back", put_back)
 
 
 async def _until_redis_answers(step: Callable[[], T]) -> T:

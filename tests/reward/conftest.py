@@ -1,18 +1,25 @@
-"""The reward service as a process of its own, against the session's Redis."""
+"""The reward service as a process of its own, and its stream worker in a thread, on the session's Redis."""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.reward.config import RewardConfig
+from services.reward.core import ScoringCore
+from services.reward.worker import Worker
 from shared.stream import Streams
 from shared.workers import list_workers
 from tests.conftest import RedisServer
+
+Start = Callable[..., Worker]
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
@@ -86,3 +93,29 @@ def launch(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
     launcher = Launcher(tmp_path_factory.mktemp("reward"), redis_server.url)
     yield launcher
     launcher.end()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts workers and stops them all, none of which may have failed."""
+    running: list[tuple[Worker, threading.Thread]] = []
+
+    def start_worker(
+        streams: Streams, scorer: str | dict[str, Any] = "gsm8k_reward_fn", max_attempts: int = 3
+    ) -> Worker:
+        scorers = {scorer: 1.0} if isinstance(scorer, str) else scorer
+        table = {"scorers": scorers, "max_attempts": max_attempts, "retry_seconds": 0.01}
+        config = RewardConfig.model_validate(table)
+        worker = Worker(streams, ScoringCore(config), config)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        running.append((worker, thread))
+        return worker
+
+    yield start_worker
+    for worker, _ in running:
+        worker.stop()
+    for worker, thread in running:
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+        assert not worker.failed

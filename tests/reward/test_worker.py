@@ -1,55 +1,21 @@
 """The stream door against a real Redis, with the worker in a thread of the test."""
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from services.reward.config import RewardConfig
-from services.reward.core import ScoringCore
 from services.reward.protocol import Steps
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES, Row
-from services.reward.worker import Worker
 from shared.codec import decode_group, encode
 from shared.experience import Group
 from shared.scoring import ScoreItem, StepReward
-from shared.stream import Streams, connect
+from shared.stream import Streams
 from shared.workers import list_workers
-from tests.conftest import RedisServer
-from tests.reward.conftest import wait_for
+from tests.reward.conftest import Start, wait_for
 from tests.reward.groups import RIGHT, UNFINISHED, WRONG, add, deliver, make_group
-
-Start = Callable[..., Worker]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts workers and stops them all, none of which may have failed."""
-    running: list[tuple[Worker, threading.Thread]] = []
-
-    def start_worker(
-        streams: Streams, scorer: str | dict[str, Any] = "gsm8k_reward_fn", max_attempts: int = 3
-    ) -> Worker:
-        scorers = {scorer: 1.0} if isinstance(scorer, str) else scorer
-        table = {"scorers": scorers, "max_attempts": max_attempts, "retry_seconds": 0.01}
-        config = RewardConfig.model_validate(table)
-        worker = Worker(streams, ScoringCore(config), config)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        running.append((worker, thread))
-        return worker
-
-    yield start_worker
-    for worker, _ in running:
-        worker.stop()
-    for worker, thread in running:
-        thread.join(timeout=20)
-        assert not thread.is_alive()
-        assert not worker.failed
 
 
 def length(streams: Streams, name: str) -> int:
@@ -288,46 +254,6 @@ def test_two_replicas_share_the_work_and_each_group_comes_out_once(
     assert min(counts) > 0, "both worked"
     assert len(scored) == 2000
     assert all(worker.outage is None for worker in workers)
-
-
-def test_a_worker_that_stops_signs_off(streams: Streams, start: Start) -> None:
-    worker = start(streams)
-    wait_for(lambda: list_workers(streams, "reward"), "the heartbeat")
-    worker.stop()
-
-    def kinds() -> list[str]:
-        return [event.fields["kind"] for event in streams.tail("events", 10)]
-
-    wait_for(lambda: kinds() == ["join", "leave"], "the worker's leave", seconds=5)
-    assert not list_workers(streams, "reward")
-    wait_for(lambda: worker.outage == "stopped", "the worker's end", seconds=5)
-
-
-def test_an_outage_of_redis_is_waited_out_and_told_once(
-    tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = RedisServer(tmp_path)
-    try:
-        with connect(server.url) as client:
-            streams = Streams(client, "outage")
-            streams.ensure_groups()
-            deliver(streams, make_group("before", [RIGHT]))
-            worker = start(streams)
-            wait_for(lambda: length(streams, "experiences") == 1, "the first experience")
-            server.kill()
-            wait_for(lambda: worker.outage, "the outage being noticed")
-            server.start()
-            wait_for(lambda: worker.outage is None, "the worker's return")
-            deliver(streams, make_group("after", [WRONG]))
-            wait_for(lambda: length(streams, "experiences") == 2, "the second experience")
-            assert [group.completions[0].reward for group in experiences(streams)] == [10.0, 1.0]
-            warnings = [r.message for r in caplog.records if r.levelname == "WARNING"]
-            assert len(warnings) == 1, warnings
-            assert "Redis cannot be used" in warnings[0]
-            worker.stop()
-            wait_for(lambda: worker.outage == "stopped" and not list_workers(streams), "the worker's end")
-    finally:
-        server.kill()
 
 
 def test_a_stream_that_is_missing_at_the_start_is_created(streams: Streams, start: Start) -> None:
