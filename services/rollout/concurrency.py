@@ -28,17 +28,19 @@ class Concurrency:
         self.limit = min(FIRST, bound)
         """Prompts to answer at once."""
 
-    def observe(self, load: EngineLoad, in_flight: int, was_full: bool) -> None:
+    def observe(self, load: EngineLoad, most_in_flight: int, was_full: bool) -> None:
         """Draw the conclusion from one interval.
 
         Args:
-            in_flight: prompts being answered now.
+            most_in_flight: prompts that were being answered at once, at any time of it.
             was_full: the limit, and nothing else, has kept prompts out meanwhile.
         """
-        if in_flight > self.limit:
+        if most_in_flight > self.limit:
             return  # the last decrease has not had its effect yet
+        if not load.steps:
+            return  # nothing is known of this interval
         if load.is_too_much:
             self._doubling = False
-            self.limit = max(1, int(min(self.limit, max(in_flight, 1)) * DECREASE))
-        elif was_full and load.steps and load.has_room and not load.waiting:
+            self.limit = max(1, int(most_in_flight * DECREASE))
+        elif was_full and load.has_room and not load.waiting:
             self.limit = min(self._bound, 2 * self.limit if self._doubling else self.limit + 1)

@@ -72,6 +72,7 @@ class StreamWorker:
         self._tasks: set[asyncio.Task[None]] = set()
         self.groups_in_flight = 0
         """Prompts being answered: a number, because other threads ask."""
+        self._most_in_flight = 0
         self._reading = asyncio.Lock()
         self._last_read: asyncio.Future[list[Entry]] | None = None
         self._too_new: int | None = None
@@ -121,6 +122,7 @@ class StreamWorker:
         task = asyncio.create_task(self._answer(entry))
         self._tasks.add(task)
         self.groups_in_flight += 1
+        self._most_in_flight = max(self._most_in_flight, self.groups_in_flight)
         task.add_done_callback(self._count_one_less)
 
     def _count_one_less(self, _: "asyncio.Task[None]") -> None:
@@ -132,8 +134,8 @@ class StreamWorker:
             return
         self._next_look = time.monotonic() + _STEER_SECONDS
         self.load = self._engine.load()
-        self._concurrency.observe(self.load, self.groups_in_flight, self._was_full)
-        self._was_full = False
+        self._concurrency.observe(self.load, self._most_in_flight, self._was_full)
+        self._was_full, self._most_in_flight = False, self.groups_in_flight
 
     async def _leave_prompts_to_others(self) -> None:
         """After handing a prompt back, read none until its version is served here or others had time."""

@@ -37,8 +37,8 @@ def test_whatever_the_load_the_limit_keeps_its_laws(
         congested = load.preempted > 0 or (load.waiting > 0 and not room)
         if in_flight > before:
             assert after == before, "the last decrease is still at work"
-        elif congested:
-            assert after <= max(1, in_flight, 1) and after <= max(1, before * DECREASE)
+        elif congested and load.steps:
+            assert after <= max(1, in_flight) and after <= max(1, before * DECREASE)
             congested_before = True
         elif load.waiting or not room or not was_full or not load.steps:
             assert after == before
@@ -103,7 +103,7 @@ def test_one_burst_of_waiting_counts_once_however_long_it_takes_to_drain() -> No
         controller.observe(EngineLoad(1, 10, 0, 0.1, 0, 99), controller.limit, was_full=True)
     crowded = EngineLoad(steps=1, running=30, waiting=34, kv_cache_use=1.0, preempted=0, most_running=99)
     for _ in range(20):
-        controller.observe(crowded, in_flight=64, was_full=True)
+        controller.observe(crowded, most_in_flight=64, was_full=True)
     assert controller.limit == 64 * DECREASE
 
 
@@ -111,7 +111,15 @@ def test_prompts_that_wait_for_their_turn_in_an_engine_with_room_change_nothing(
     controller = Concurrency(64)
     burst = EngineLoad(steps=1, running=20, waiting=30, kv_cache_use=0.3, preempted=0, most_running=256)
     for _ in range(10):
-        controller.observe(burst, in_flight=8, was_full=True)
+        controller.observe(burst, most_in_flight=8, was_full=True)
+    assert controller.limit == FIRST
+
+
+def test_an_engine_that_took_no_step_changes_nothing() -> None:
+    controller = Concurrency(64)
+    stale = EngineLoad(steps=0, running=99, waiting=5, kv_cache_use=1.0, preempted=0, most_running=99)
+    for _ in range(10):
+        controller.observe(stale, most_in_flight=8, was_full=True)
     assert controller.limit == FIRST
 
 

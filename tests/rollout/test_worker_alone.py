@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -447,6 +448,32 @@ def test_a_worker_gives_the_engine_more_while_it_has_room_and_less_when_completi
             )
             room.engine.gate.set()
             await until(lambda: len(room.asker.groups()) == 60)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
+
+
+def test_a_batch_that_drains_while_the_engine_is_crowded_leaves_places_for_the_next(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_STEER_SECONDS", 60.0)
+    one = room.worker("one")
+
+    async def body() -> None:
+        await room.push(0)
+        room.engine.gate.clear()
+        room.asker.issue([make_prompt([5]) for _ in range(4)])
+        task = asyncio.create_task(one.run())
+        try:
+            await until(lambda: one.groups_in_flight == 4)
+            room.engine.busy = replace(room.engine.busy, preempted=1)
+            room.engine.gate.set()
+            await until(lambda: one.groups_in_flight == 0)
+            one._next_look = 0.0
+            await until(lambda: one.load.preempted == 1)
+            assert one.groups_limit == 3
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
