@@ -28,6 +28,8 @@ _OTHERS_SECONDS = 1.0
 """How long it waits for the others after that, or as long again as the first took."""
 _OUTAGE_SECONDS = 120.0
 _LOOK_SECONDS = 0.5
+_CLOSE_SECONDS = 12.0
+"""A look that Redis does not answer takes up to 10."""
 
 
 class WeightPublisher:
@@ -90,7 +92,7 @@ class WeightPublisher:
 
     def close(self) -> None:
         self._closing.set()
-        self._keeper.join(timeout=_LOOK_SECONDS)
+        self._keeper.join(timeout=_CLOSE_SECONDS)
         self._push.close()
 
     def _keep_looking(self) -> None:

@@ -72,11 +72,17 @@ class Outbox:
         else:
             self._metrics.groups.labels("dropped").inc()
 
-    async def hand_back_all(self) -> None:
+    async def hand_back_all(self, last_read: "asyncio.Future[Any] | None") -> None:
         """Everything that this worker was given and has not finished. Without Redis, others find it when the
-        heartbeat's key has expired."""
+        heartbeat's key has expired.
+
+        Args:
+            last_read: its thread cannot be stopped, and may still be given prompts.
+        """
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
+                if last_read:
+                    await asyncio.wait([last_read])
                 put_back = await asyncio.to_thread(hand_back_all, self._streams, "prompts", self._worker_id)
         except (TimeoutError, redis.RedisError) as error:
             log.warning("prompts are left to those who will notice that this server is gone: %r", error)

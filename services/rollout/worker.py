@@ -105,7 +105,7 @@ class StreamWorker:
                 task.cancel()
             await asyncio.gather(*started, return_exceptions=True)
             if leaving and not self._engine.dead:
-                await self._hand_back_all()
+                await self.outbox.hand_back_all(self._last_read)
 
     async def _take_prompts(self) -> None:
         while True:
@@ -248,8 +248,3 @@ class StreamWorker:
     async def _hand_back(self, entry: Entry) -> None:
         async with self._reading:  # a read that still waits here would get the prompt at once
             await self.outbox.hand_back(entry)
-
-    async def _hand_back_all(self) -> None:
-        if self._last_read:  # its thread cannot be stopped, and may still be given prompts
-            await asyncio.wait([self._last_read])
-        await self.outbox.hand_back_all()

@@ -186,6 +186,23 @@ def test_a_server_that_leaves_is_let_go(
     assert sum(servers_that_are(metrics, state) for state in fleet.STATES) == 0
 
 
+def test_the_keeper_has_ended_when_the_connections_are_closed(
+    streams: Streams, publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.publish(TENSORS, version=1)
+    looking = threading.Event()
+
+    def slowly(*_: Any) -> list[dict[str, Any]]:
+        looking.set()
+        time.sleep(0.5)
+        return []
+
+    monkeypatch.setattr(weight_sync, "list_workers", slowly)
+    assert looking.wait(20)
+    publisher.close()
+    assert not publisher._keeper.is_alive()
+
+
 def test_a_server_that_joins_later_gets_the_current_weights(
     streams: Streams, publisher: WeightPublisher
 ) -> None:

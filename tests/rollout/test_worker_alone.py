@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import LlamaForCausalLM
 
-from services.rollout import worker
+from services.rollout import outbox, worker
 from services.rollout.engine import EngineDead, EngineLoad, ModelBroken, UpdateFailed
 from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
@@ -215,6 +215,18 @@ def test_a_prompt_that_was_read_while_the_worker_was_told_to_leave_is_handed_bac
     assert not streams.pending("prompts", "one")
     assert [entry.id for entry in streams.after("prompts", "0")] == [prompt.id]
     assert room.engine.calls == 0
+
+
+def test_a_last_read_that_hangs_does_not_keep_a_worker_from_leaving(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "_LEAVE_SECONDS", 0.2)
+    one = room.worker("one")
+
+    async def body() -> None:
+        await asyncio.wait_for(one.outbox.hand_back_all(asyncio.Future()), timeout=20)
+
+    asyncio.run(body())
 
 
 def test_nothing_is_admitted_or_delivered_while_the_weights_have_diverged(room: Room) -> None:
