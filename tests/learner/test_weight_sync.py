@@ -20,6 +20,7 @@ from services.learner.fleet import Fleet
 from services.learner.prometheus import LearnerMetrics
 from services.learner.weight_push import Push, PushFailed, Update
 from services.learner.weight_sync import WeightPublisher
+from shared.outage import insist
 from shared.stream import Streams
 from shared.weights import WeightManifest, WeightStatus, sha256
 from shared.workers import Heartbeat
@@ -232,7 +233,7 @@ def test_a_server_that_hangs_holds_up_neither_the_learner_nor_the_others(
 def test_pushes_that_the_keeper_started_are_waited_for_too(
     streams: Streams, publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, insist = Server(streams, "r1"), weight_sync.insist
+    server = Server(streams, "r1")
 
     def late(look: Any, *arguments: Any) -> Any:
         """The keeper looks before the publication does."""
@@ -291,7 +292,7 @@ def test_a_server_that_does_not_answer_is_given_up(
     silent = Server(streams, "r1")
     silent.goes_on.clear()
     with serving(silent):
-        push = Push("the-token-of-this-run", metrics, {}.get)
+        push = Push("the-token-of-this-run", metrics, lambda version: None)
         with pytest.raises(PushFailed, match="Timeout"):
             push.to(silent.url, Update(TENSORS, version=1, learner_epoch=1))
         push.close()
