@@ -51,7 +51,7 @@ def test_a_group_handed_back_is_issued_before_new_prompts_and_trained_on_once(st
         third = step(feed, 2)
     ids = first + second + third
     assert len(set(ids)) == 12 and ids.count(dead) == 1
-    assert feed.counts == {"issued": 12, "trained": 12, "dead": 0}
+    assert feed.counts == {"issued": 12, "trained": 12, "dead": 0, "dead at rollout": 1}
     feed.release()
     assert not streams.in_flight() and not streams.client.xlen(streams.key("requeue"))
 

@@ -317,7 +317,7 @@ def test_a_prompt_that_was_purged_while_it_was_held_is_not_put_back(
         task = asyncio.create_task(one.run())
         try:
             await until(lambda: one.groups_in_flight == 1)
-            await asyncio.to_thread(streams.forget_run, 1)
+            await asyncio.to_thread(streams.forget_run, 1 << 30)
             await until(lambda: one.groups_in_flight == 0)
             assert not task.done()
         finally:
