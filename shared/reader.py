@@ -87,7 +87,11 @@ class Reader:
             if len(found) == count:
                 break
         self._crowded = False
-        for item in (item for item in unseen if item["times_delivered"] > SUSPECT_DELIVERIES):
+        suspects = [item for item in unseen if item["times_delivered"] > SUSPECT_DELIVERIES]
+        if suspects and suspects[0]["times_delivered"] % 2:
+            # The other way round each time: those on either side of a deadly one get past it.
+            suspects.reverse()
+        for item in suspects:
             if item["times_delivered"] > MAX_DELIVERIES:
                 self._bury(item)
             elif found or self._held:

@@ -39,18 +39,19 @@ def test_a_gradient_that_is_no_number_on_one_rank_changes_no_weight_on_any(begin
 
 
 @pytest.mark.chaos_long
+@pytest.mark.timeout(800)
 def test_a_rank_killed_while_the_others_wait_for_it_costs_only_time(begin: Begin) -> None:
     left_in_peace = begin(ranks=2, steps=8)
-    left_in_peace.finish()
+    left_in_peace.finish(250)
     assert audit(left_in_peace, 8) == {}
     strike = Strike("services.learner.minibatch:_step", "before", 9, "kill", rank=1)
     pipeline = begin(ranks=2, steps=8, strikes={"learner": [strike]})
     pipeline.failures_allowed = 2
-    pipeline.wait_for_step(6)
+    pipeline.wait_for_step(6, seconds=250)
     learner = pipeline.process("learner")
     assert isinstance(learner, Command)
     os.kill(learner.rank(0), signal.SIGKILL)
-    pipeline.finish()
+    pipeline.finish(250)
     assert audit(pipeline, 8) == {}
     assert [name for name, _ in pipeline.deaths] == ["learner", "learner"]
     assert weights_of(pipeline.run) == weights_of(left_in_peace.run)

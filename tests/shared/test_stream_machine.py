@@ -104,10 +104,13 @@ class Protocol(RuleBasedStateMachine):
         held = list(consumer.held.values())
         unseen = [copy for copy in self.on(stream) if copy.owner == name and copy not in held]
         innocent = [copy for copy in unseen if copy.deliveries <= SUSPECT_DELIVERIES][:count]
-        for copy in [copy for copy in unseen if copy.deliveries > MAX_DELIVERIES]:
+        suspects = [copy for copy in unseen if copy.deliveries > SUSPECT_DELIVERIES]
+        if suspects and suspects[0].deliveries % 2:
+            suspects.reverse()
+        for copy in [copy for copy in suspects if copy.deliveries > MAX_DELIVERIES]:
             self.copies.remove(copy)
             self.dead.append(copy.id)
-        suspects = [copy for copy in unseen if SUSPECT_DELIVERIES < copy.deliveries <= MAX_DELIVERIES]
+            suspects.remove(copy)
         if innocent or (suspects and held):
             return innocent
         if suspects:
