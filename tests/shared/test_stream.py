@@ -272,3 +272,29 @@ def test_acknowledging_and_forwarding_work_when_redis_is_full(streams: Streams) 
     finally:
         streams.client.config_set("maxmemory", 0)
     assert streams.in_flight() == {"id2"}
+
+
+@pytest.mark.parametrize("deadly", [0, 1, 3])
+def test_of_entries_that_consumers_died_with_only_the_deadly_one_is_buried(
+    streams: Streams, deadly: int
+) -> None:
+    issue(streams, 0, 1, 2, 3)
+    done, deaths = [], 0
+    for number in range(6):
+        consumer, previous = f"w{number}", f"w{number - 1}"
+        pending = [item["message_id"] for item in streams.pending("prompts", previous)]
+        if pending:  # long enough that it may be claimed
+            key = streams.key("prompts")
+            streams.client.xclaim(key, "rollout", previous, 0, pending, idle=1000, justid=True)
+            assert streams.claim_from_the_dead("prompts", consumer, alive=set()) == len(pending)
+        reader = Reader(streams, "prompts", consumer, sweep_seconds=0.0)
+        while entries := reader.read(4, 1):
+            if f"id{deadly}" in [entry.id for entry in entries]:
+                deaths += 1
+                break
+            for entry in entries:
+                assert streams.forward(entry, "prompts", "rollouts", {"id": entry.id}, b"")
+                reader.done(entry)
+                done.append(entry.id)
+    assert deaths == 5 and len(set(done)) == 3
+    assert [letter.id for letter in streams.after("dead", "0")] == [f"id{deadly}"]
