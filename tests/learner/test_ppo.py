@@ -179,6 +179,7 @@ def widened(batch: ExperienceBatch) -> ExperienceBatch:
         completion_mask=pad(batch.completion_mask, False),
         rollout_logprobs=pad(batch.rollout_logprobs, 7.0),
         token_versions=pad(batch.token_versions, 9),
+        step_rewards=pad(batch.step_rewards, 3.0),
     )
 
 
