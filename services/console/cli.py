@@ -132,7 +132,7 @@ def peek(
     from services.console.screen import print_views
 
     with opened(run, config, context.args) as found:
-        print_views(read(found.streams, stream, count) or [f"stream {stream} is empty"])
+        print_views(read(found.streams, stream, count) or [f"stream {stream} is empty at this moment"])
 
 
 @app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
@@ -155,7 +155,7 @@ def trace(
     config: OrRunFile = None,
 ) -> None:
     """One prompt through every hop: where it is, and when who did what to it, under which version."""
-    from services.console.runs import RunEnded, opened
+    from services.console.runs import RunAbsent, opened
     from services.console.screen import print_views
     from services.console.trace import trace as read
     from services.console.trace import trace_table, trained
@@ -163,8 +163,8 @@ def trace(
     try:
         with opened(run, config, context.args) as found:
             places, moments = read(found.streams, id, found.folder)
-    except RunEnded as ended:
-        places, moments = trained(id, ended.folder)
+    except RunAbsent as absent:
+        places, moments = trained(id, absent.folder)
         if not places:
             raise
     print_views([f"{id}: {'; '.join(places)}", trace_table(moments)])

@@ -59,6 +59,7 @@ def _reward(row: Row) -> Text:
     facts = [f"{row['tokens']} tokens", row["finish_reason"]]
     if row["mode"] != "train":
         facts.insert(0, f"{row['dataset']} {row['mode']}")
+    facts.append(row["id"])
     style = "bold green" if row["reward"] > 0 else "bold yellow"
     return Text.assemble(
         (f"{row['reward']:g}", style), "\n", "\n".join(components), ("\n" + "\n".join(facts), "dim")

@@ -11,7 +11,8 @@ from shared.stream import GROUPS, STREAMS, StreamName, Streams
 
 OTHERS = ("dead", "events")
 LEGEND = (
-    "length: entries on the stream, all still to be finished. pending: of these, taken by a consumer. "
+    "length: entries on the stream, all still to be finished; experiences stay until the checkpoint after "
+    "their training. pending: of these, taken by a consumer. "
     "lag: of these, taken by nobody yet. oldest: age of the oldest entry. consumers: readers that the group "
     "knows, also dead ones whose entries nobody has taken over yet."
 )

@@ -20,11 +20,11 @@ RUNS = Path("runs")
 URL_VARIABLE = "ROLLSTREAM_REDIS__URL"
 
 
-class RunEnded(ValueError):
-    """A run that is no longer in Redis, or whose Redis is gone, because it has ended."""
+class RunAbsent(ValueError):
+    """A run that is not in Redis, or whose Redis is gone: it has ended, was stopped, or never began."""
 
     def __init__(self, message: str, folder: Path) -> None:
-        super().__init__(f"{message}; the run has ended, and what it reached is in {_report(folder)}")
+        super().__init__(f"{message}; {_remains(folder)}")
         self.folder = folder
 
 
@@ -69,8 +69,8 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
     """The run while a command looks into it.
 
     Raises:
-    RunEnded: there was.
-    ValueError: there is no such run, or its Redis does not answer, also inside the context.
+    RunAbsent: it is not in its Redis, or that does not answer, also inside the context.
+    ValueError: there is no such run, or its Redis refuses.
     """
     folder = find_folder(run, config, overrides, holding=CONFIG)
     if config is None:
@@ -84,7 +84,7 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
             client.set_retry(Retry(NoBackoff(), 0))  # a person waits
             streams = Streams(client, name)
             if not _exists(streams):
-                raise _absence(f"run {name!r} is not in Redis at {where}; {_runs_in(client)}", folder)
+                raise RunAbsent(f"run {name!r} is not in Redis at {where}; {_runs_in(client)}", folder)
             yield Run(streams, folder)
     except redis.AuthenticationError as error:  # for redis-py it is a connection error
         raise ValueError(
@@ -92,7 +92,7 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
         ) from error
     except (redis.ConnectionError, redis.TimeoutError) as error:
         silence = f"Redis at {where}, of run {name!r}, does not answer ({error})"
-        raise _absence(silence, folder) from error
+        raise RunAbsent(silence, folder) from error
     except redis.RedisError as error:
         raise ValueError(f"Redis at {where} refuses ({error})") from error
 
@@ -124,10 +124,13 @@ def _exists(streams: Streams) -> bool:
     return bool(streams.client.exists(*(streams.key(name) for name in (*STREAMS, "events", "dead"))))
 
 
-def _absence(message: str, folder: Path) -> ValueError:
-    if _report(folder):
-        return RunEnded(message, folder)
-    return ValueError(f"{message}; {folder} has no report of an ended run{_others()}")
+def _remains(folder: Path) -> str:
+    """What is left of a run that is not in Redis, and what to do with it."""
+    if report := _report(folder):
+        return f"the run has ended, and what it reached is in {report}"
+    if any(folder.glob("checkpoints/step-*")):
+        return f"the run was stopped: go on with `rollstream up --config {folder / CONFIG} --resume`"
+    return f"{folder} has no report of an ended run{_others()}"
 
 
 def _report(folder: Path) -> Path | None:

@@ -14,7 +14,7 @@ from tests.console.looking import call
 
 def row(reward: float, text: str = "text", **changes: Any) -> dict[str, Any]:
     return {
-        "id": "p", "dataset": "train", "mode": "train", "prompt": "[b]How many?[/b]", "completion": text,
+        "id": "p12ab", "dataset": "train", "mode": "train", "prompt": "[b]How many?[/b]", "completion": text,
         "ground_truth": "19", "reward": reward, "components": {"gsm8k_reward_fn": reward}, "tokens": 7,
         "finish_reason": "stop",
     } | changes  # fmt: skip
@@ -51,6 +51,7 @@ def test_the_newest_step_of_the_newest_run_is_shown(
     assert "new, step 10: 3 of 3 completions, mean reward 5.000" in text
     assert text.index("middle") < text.index("good") < text.index("bad")
     assert "gsm8k_reward_fn 10" in text and "19" in text and "7 tokens" in text
+    assert "p12ab" in text, "the id, for `rollstream trace`"
     assert "[b]How many?[/b]" in text, "a prompt is no markup"
 
 

@@ -76,9 +76,20 @@ def test_a_run_whose_redis_ended_with_it_is_told_with_its_report(refused: Look) 
     sentence = refused("status")
     assert f"Redis at {url}, of run 'done', does not answer" in sentence
     assert "has no report of an ended run" in sentence
+    (folder / "checkpoints" / "step-000013").mkdir(parents=True)
+    assert f"was stopped: go on with `rollstream up --config {folder}/config.toml --resume`" in refused(
+        "status"
+    )
     (folder / "report.json").write_text("{}")
     sentence = refused("status")
     assert "the run has ended, and what it reached is in runs/done/report.json" in sentence
+
+
+def test_a_trained_prompt_of_a_run_that_was_stopped_is_traced_from_its_folder(shown: Look) -> None:
+    folder = save_run("stopped", f"redis://127.0.0.1:{free_port()}/0")
+    row = {"id": "abc", "step": 20, "at": 1.0}
+    (folder / "groups.jsonl").write_text(json.dumps(row) + "\n")
+    assert "abc: trained on in step 20" in shown("trace", "abc")
 
 
 def test_an_ended_run_whose_keys_are_still_there_is_told_with_its_report(
