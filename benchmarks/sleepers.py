@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from benchmarks.stand_in import replace_vllm
 from services.rollout.config import RolloutConfig
 from services.rollout.engine import EngineLoad
 from shared.experience import Completion, Float32Array, Int32Array, Prompt, VersionSpan
@@ -87,16 +87,7 @@ def asleep(work: Any, seconds: float) -> Any:
 def _put_sleeping_engine_in_place(seconds: float, slots: int) -> None:
     """Before anything of the rollout service imports vLLM."""
     SleepingEngine.seconds, SleepingEngine.slots = seconds, slots
-    engine = ModuleType("services.rollout.vllm_engine")
-    engine.VllmEngine = SleepingEngine  # type: ignore[attr-defined]
-    routes = ModuleType("services.rollout.openai_routes")
-    routes.add_openai_routes = lambda app: None  # type: ignore[attr-defined]
-    routes.attach_engine = _attach_nothing  # type: ignore[attr-defined]
-    sys.modules |= {engine.__name__: engine, routes.__name__: routes}
-
-
-async def _attach_nothing(app: object, engine: object) -> None:
-    """vLLM's own routes need vLLM."""
+    replace_vllm(SleepingEngine)
 
 
 def _let_updates_sleep(seconds: float) -> None:

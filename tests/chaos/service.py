@@ -12,8 +12,8 @@ import runpy
 import signal
 import sys
 import time
-from types import ModuleType
 
+from benchmarks.stand_in import replace_vllm
 from tests.chaos import strikes
 
 EXPIRY_SECONDS = 2
@@ -69,16 +69,7 @@ def _put_small_engine_in_place() -> None:
     """Before anything of the rollout service imports vLLM."""
     from tests.chaos.engine import SmallEngine
 
-    engine = ModuleType("services.rollout.vllm_engine")
-    engine.VllmEngine = SmallEngine  # type: ignore[attr-defined]
-    routes = ModuleType("services.rollout.openai_routes")
-    routes.add_openai_routes = lambda app: None  # type: ignore[attr-defined]
-    routes.attach_engine = _attach_nothing  # type: ignore[attr-defined]
-    sys.modules |= {engine.__name__: engine, routes.__name__: routes}
-
-
-async def _attach_nothing(app: object, engine: object) -> None:
-    """vLLM's own routes need vLLM."""
+    replace_vllm(SmallEngine)
 
 
 if __name__ == "__main__":
