@@ -18,7 +18,7 @@ from shared.experience import Completion, Group, Prompt
 from shared.handing_back import hand_back_all
 from shared.reader import Reader
 from shared.scoring import SERVICE_KEY, ScoreItem, ScoreResult
-from shared.stream import QueueLost, Streams
+from shared.stream import Move, QueueLost, Streams
 from shared.workers import Heartbeat, alive_ids, worker_id
 
 log = logging.getLogger("rollstream")
@@ -97,6 +97,7 @@ class Worker:
         self._reader = Reader(streams, "rollouts", self.id)
         self._heartbeat = Heartbeat(streams, "reward", self.id, lambda: {**facts(), **self._counts})
         self._retries: list[Attempt] = []
+        self._scored: list[Move] = []
         self._next_claim = 0.0
         self._stopping = threading.Event()
 
@@ -115,6 +116,7 @@ class Worker:
                     attempt = self._scoring.pop(future)
                     future.result()  # an error of ours ends the worker
                     self._settle(attempt)
+                self._hand_on()
             self._hand_back()
         except Stopped:
             pass
@@ -206,11 +208,17 @@ class Worker:
     def _forward(self, attempt: Attempt, group: Group) -> None:
         entry, seconds = attempt.entry, f"{time.monotonic() - attempt.taken:.3f}"
         facts = {"reward_worker": self.id, "reward_seconds": seconds, "reward_attempts": attempt.number}
-        fields, payload = group.fields() | facts, encode(group)
-        self._counts["groups_scored"] += self._insist(
-            lambda: self._streams.forward(entry, "rollouts", "experiences", fields, payload)
-        )
-        self._reader.done(entry)
+        self._scored.append((entry, group.fields() | facts, encode(group)))
+
+    def _hand_on(self) -> None:
+        """Forward what was scored since the last time, in one step."""
+        scored, self._scored = self._scored, []
+        if not scored:
+            return
+        moved = self._insist(lambda: self._streams.forward_all(scored, "rollouts", "experiences"))
+        self._counts["groups_scored"] += sum(moved)
+        for entry, _, _ in scored:
+            self._reader.done(entry)
 
     def _bury(self, attempt: Attempt, cause: str) -> None:
         entry, number = attempt.entry, attempt.number

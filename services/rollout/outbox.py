@@ -16,7 +16,7 @@ from shared.entry import Entry
 from shared.experience import Group
 from shared.handing_back import hand_back, hand_back_all
 from shared.outage import is_outage
-from shared.stream import Streams
+from shared.stream import Move, Streams
 
 OUTAGE_SECONDS = 1.0
 _LEAVE_SECONDS = 3.0
@@ -35,19 +35,41 @@ class Outbox:
         self._streams = streams
         self._worker_id = worker_id
         self._metrics = metrics
+        self._ready: list[tuple[Move, asyncio.Future[bool]]] = []
+        self._sending = asyncio.Lock()
 
     async def deliver(self, entry: Entry, group: Group, facts: Mapping[str, Any]) -> None:
         """Replace a prompt by its group on the next stream; `facts` are readable fields beside its own."""
-        fields, payload = {**group.fields(), **facts}, encode(group)
-        if await _until_redis_answers(
-            lambda: self._streams.forward(entry, "prompts", "rollouts", fields, payload)
-        ):
+        if await self._forward((entry, {**group.fields(), **facts}, encode(group))):
             self.groups_done += 1
             self.tokens_generated += group.tokens
             self._metrics.tokens.inc(group.tokens)
             self._metrics.groups.labels("delivered").inc()
         else:
             self._metrics.groups.labels("dropped").inc()
+
+    async def _forward(self, move: Move) -> bool:
+        """In one step with all that become ready while the step before it is under way."""
+        moved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._ready.append((move, moved))
+        async with self._sending:
+            if not moved.done():
+                await self._send()
+        return await moved
+
+    async def _send(self) -> None:
+        ready, self._ready = self._ready, []
+        moves = [move for move, _ in ready]
+        try:
+            moved = await _until_redis_answers(
+                lambda: self._streams.forward_all(moves, "prompts", "rollouts")
+            )
+        except Exception as error:  # each of them is told
+            for _, future in ready:
+                future.set_exception(error)
+        else:
+            for (_, future), each in zip(ready, moved, strict=True):
+                future.set_result(each)
 
     async def hand_back(self, entry: Entry) -> None:
         """Put a prompt at the end of its stream, where another server finds it and the prompts behind it come
