@@ -6,7 +6,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator
 
-import redis
 from fastapi import Depends, FastAPI, Response
 
 from services.reward.compat import llamafactory, nemo_gym, openinstruct, openrlhf, pipelinerl, slime, vllm
@@ -18,6 +17,7 @@ from services.reward.problems import ANSWERS, Problems, refusal, speak_in_proble
 from services.reward.routes import Routes, add_native_routes
 from services.reward.shortcut import Shortcut
 from services.reward.worker import Worker
+from shared.queue_metrics import QueueMetrics
 from shared.stream import Streams
 
 log = logging.getLogger("rollstream")
@@ -31,7 +31,7 @@ def create_app(
 ) -> FastAPI:
     """The application. While it runs, `worker` runs in a thread; if that fails, the server stops."""
     metrics = Metrics()
-    metrics.show_queues(lambda: queue_lengths(streams))
+    metrics.registry.register(QueueMetrics("reward", streams, ("rollouts", "experiences", "dead")))
     core.observe = metrics.time_scorer
     door = Door(config, core, token, metrics)
 
@@ -53,7 +53,7 @@ def create_app(
 
     @app.get("/metrics", dependencies=[Depends(door.admit)], responses={401: ANSWERS[401], 429: ANSWERS[429]})
     def show_metrics() -> Response:
-        """Prometheus' text format: requests, items by status, seconds, queue lengths. Asks for the token."""
+        """Prometheus' text format: requests, items by status, seconds, queues. Asks for the token."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     add_native_routes(routes)
@@ -78,15 +78,6 @@ def _add_open_routes(app: FastAPI, worker: Worker) -> None:
         if worker.outage:
             raise refusal(503, worker.outage)
         return {"status": "ready", "worker": worker.id}
-
-
-def queue_lengths(streams: Streams) -> dict[str, int]:
-    """Entries on each stream this service has to do with; none while Redis does not answer."""
-    try:
-        names = ("rollouts", "experiences", "dead")
-        return {name: int(streams.client.xlen(streams.key(name))) for name in names}
-    except redis.RedisError:
-        return {}  # `/ready` tells of the outage; a length of 0 would be a lie
 
 
 def _stop_server_on_failure(running: "asyncio.Task[None]") -> None:

@@ -1,14 +1,24 @@
-"""What `/metrics` shows, in Prometheus' text format. No label has a value that a request can invent."""
+"""What `/metrics` shows, in Prometheus' text format. No label has a value that a request can invent.
+
+The table of names is in docs/rest.md.
+"""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.scoring import ScoreResult
+
+disable_created_metrics()  # a series more for each counter, which nobody asks for
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
@@ -50,26 +60,8 @@ class Metrics:
     def time_scorer(self, scorer: str, seconds: float) -> None:
         self.scorer_seconds.labels(scorer).observe(seconds)
 
-    def show_queues(self, lengths: Callable[[], Mapping[str, int]]) -> None:
-        """lengths: entries per stream, asked at each scrape; empty while they cannot be had."""
-        self.registry.register(_Queues(lengths))
-
     def text(self) -> bytes:
         return generate_latest(self.registry)
-
-
-class _Queues(Collector):
-    def __init__(self, lengths: Callable[[], Mapping[str, int]]) -> None:
-        self._lengths = lengths
-
-    def describe(self) -> list[Metric]:
-        return [GaugeMetricFamily("rollstream_reward_queue_length", "Entries", labels=["stream"])]
-
-    def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily("rollstream_reward_queue_length", "Entries", labels=["stream"])
-        for stream, length in self._lengths().items():
-            family.add_metric([stream], length)
-        yield family
 
 
 class Measured:

@@ -1,7 +1,9 @@
 """`/metrics` of a live service, read with Prometheus' own parser."""
 
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from shared.stream import Streams
 from tests.reward.conftest import Launcher, wait_for
 from tests.reward.groups import RIGHT
+
+TABLE = Path(__file__).parents[2] / "docs/rest.md"
 
 
 @pytest.fixture
@@ -31,6 +35,12 @@ def samples(client: httpx.Client) -> dict[tuple[str, ...], float]:
     }
 
 
+def test_a_live_service_has_every_metric_of_the_table_and_no_other(client: httpx.Client) -> None:
+    shown = {family.name for family in text_string_to_metric_families(client.get("/metrics").text)}
+    documented = re.findall(r"^\| `(rollstream_reward_\w+)`", TABLE.read_text(), re.MULTILINE)
+    assert shown == {name.removesuffix("_total") for name in documented}
+
+
 def test_requests_items_seconds_and_queues_are_counted(client: httpx.Client, streams: Streams) -> None:
     started = time.monotonic()
     items = [{"response": RIGHT, "ground_truth": "18"}, {"response": RIGHT}]
@@ -50,6 +60,7 @@ def test_requests_items_seconds_and_queues_are_counted(client: httpx.Client, str
     assert seen["rollstream_reward_scorer_seconds_count", "gsm8k_reward_fn"] == 3
     assert seen["rollstream_reward_queue_length", "dead"] == 1
     assert seen["rollstream_reward_queue_length", "rollouts"] == 0
+    assert seen["rollstream_reward_queue_pending", "rollouts"] == 0
     assert seen[("rollstream_reward_requests_waiting",)] == 0
     assert not [key for key in seen if any("scanner" in part for part in key)]
 
