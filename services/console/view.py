@@ -14,7 +14,7 @@ from shared.heldout import solved_shares
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 40
-WORK = ("groups_in_flight", "tokens_generated", "groups_scored", "in_flight", "credits")
+WORK = ("groups_in_flight", "groups_delivered", "tokens_generated", "credits")
 LEGEND = (
     "version: updates that the weights have seen; servers behind the learner get no new prompts. "
     "work: what each process has done since its start and holds now. Below: figures of the newest step; "

@@ -18,8 +18,7 @@ LEGEND = (
     "was given and has not finished. A server that is behind the learner gets no new prompts."
 )
 
-WORK = ("groups_in_flight", "groups_done", "tokens_generated", "groups_scored", "groups_buried",
-        "dead_lettered", "in_flight", "credits")  # fmt: skip
+WORK = ("groups_in_flight", "groups_delivered", "tokens_generated", "groups_dead", "credits")
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ class Coordinator:
         return {
             "version": self.step,
             "steps": config.steps,
-            "in_flight": self.feed.in_flight,
+            "groups_in_flight": self.feed.in_flight,
             "credits": self._credits,
             "state": "training",
         }

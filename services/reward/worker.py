@@ -88,7 +88,7 @@ class Worker:
         """Why it is not working; None while it is."""
         self.failed = False
         """Whether `run` ended by an error of ours."""
-        self._counts = {"groups_scored": 0, "groups_buried": 0}
+        self._counts = {"groups_delivered": 0, "groups_dead": 0}
         self._streams = streams
         self._core = core
         self._config = config
@@ -216,13 +216,13 @@ class Worker:
         if not scored:
             return
         moved = self._insist(lambda: self._streams.forward_all(scored, "rollouts", "experiences"))
-        self._counts["groups_scored"] += sum(moved)
+        self._counts["groups_delivered"] += sum(moved)
         for entry, _, _ in scored:
             self._reader.done(entry)
 
     def _bury(self, attempt: Attempt, cause: str) -> None:
         entry, number = attempt.entry, attempt.number
-        self._counts["groups_buried"] += self._insist(
+        self._counts["groups_dead"] += self._insist(
             lambda: self._streams.dead_letter(entry, "rollouts", "reward", cause, number, self.id)
         )
         self._reader.done(entry)

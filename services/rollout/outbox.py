@@ -29,9 +29,9 @@ class Outbox:
     """One worker's. It waits for a Redis that is away."""
 
     def __init__(self, streams: Streams, worker_id: str, metrics: RolloutMetrics) -> None:
-        self.groups_done = 0
+        self.groups_delivered = 0
         self.tokens_generated = 0
-        self.dead_lettered = 0
+        self.groups_dead = 0
         self._streams = streams
         self._worker_id = worker_id
         self._metrics = metrics
@@ -41,7 +41,7 @@ class Outbox:
     async def deliver(self, entry: Entry, group: Group, facts: Mapping[str, Any]) -> None:
         """Replace a prompt by its group on the next stream; `facts` are readable fields beside its own."""
         if await self._forward((entry, {**group.fields(), **facts}, encode(group))):
-            self.groups_done += 1
+            self.groups_delivered += 1
             self.tokens_generated += group.tokens
             self._metrics.tokens.inc(group.tokens)
             self._metrics.groups.labels("delivered").inc()
@@ -88,7 +88,7 @@ class Outbox:
         if await _until_redis_answers(
             lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts, self._worker_id)
         ):
-            self.dead_lettered += 1
+            self.groups_dead += 1
             self._metrics.groups.labels("dead").inc()
             self._metrics.dead_letters.labels(kind).inc()
         else:

@@ -101,9 +101,9 @@ class RolloutService:
             "learner_epoch": status.learner_epoch,
             "groups_in_flight": self._worker.groups_in_flight,
             "groups_limit": self._worker.groups_limit,
-            "groups_done": self._worker.outbox.groups_done,
+            "groups_delivered": self._worker.outbox.groups_delivered,
             "tokens_generated": self._worker.outbox.tokens_generated,
-            "dead_lettered": self._worker.outbox.dead_lettered,
+            "groups_dead": self._worker.outbox.groups_dead,
             "dtype": self._engine.dtype,
             "max_model_len": self._engine.max_model_len,
         }

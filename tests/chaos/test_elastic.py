@@ -34,8 +34,8 @@ def url_of(pipeline: Pipeline, name: str) -> str:
     return str(found)
 
 
-def groups_done(pipeline: Pipeline) -> dict[str, int]:
-    return {worker["id"]: worker["groups_done"] for worker in pipeline.workers("rollout")}
+def delivered(pipeline: Pipeline) -> dict[str, int]:
+    return {worker["id"]: worker["groups_delivered"] for worker in pipeline.workers("rollout")}
 
 
 def retire(pipeline: Pipeline, name: str, how: signal.Signals) -> int:
@@ -73,7 +73,7 @@ def test_rolling_from_one_to_four_to_two_servers_loses_nothing(workspace: Path, 
         pipeline.wait(lambda: len(ids(pipeline)) == 4, "three more servers")
         joined = time.monotonic()
         everyone = ids(pipeline)
-        pipeline.wait(lambda: all(groups_done(pipeline).get(id, 0) > 0 for id in everyone), "work for all")
+        pipeline.wait(lambda: all(delivered(pipeline).get(id, 0) > 0 for id in everyone), "work for all")
         assert time.monotonic() - joined < 20
 
         # One is made to serve something else as the current version: it is noticed and put right.

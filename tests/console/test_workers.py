@@ -11,7 +11,13 @@ from shared.workers import Heartbeat
 from tests.console.hops import issue, take_prompt
 from tests.console.looking import Look
 
-FACTS = {"url": "http://here:1", "state": "serving", "version": 7, "digest": "abcdef123456", "groups_done": 5}
+FACTS = {
+    "url": "http://here:1",
+    "state": "serving",
+    "version": 7,
+    "digest": "abcdef123456",
+    "groups_delivered": 5,
+}
 
 
 def test_a_live_worker_is_shown_with_its_weights_its_beat_and_what_it_holds(streams: Streams) -> None:
@@ -42,7 +48,7 @@ def test_the_table_has_all_kinds_in_one_view(streams: Streams, shown: Look) -> N
     take_prompt(streams, "rollout-gone")
     beats = [
         Heartbeat(streams, "rollout", "rollout-a", lambda: FACTS),
-        Heartbeat(streams, "reward", "reward-b", lambda: {"groups_scored": 3}),
+        Heartbeat(streams, "reward", "reward-b", lambda: {"groups_delivered": 3}),
         Heartbeat(streams, "learner", "learner", lambda: {"version": 7, "state": "training", "digest": None}),
     ]
     for beat in beats:
@@ -52,8 +58,8 @@ def test_the_table_has_all_kinds_in_one_view(streams: Streams, shown: Look) -> N
         beat.stop()
     rows = {line.split()[0]: line for line in text.splitlines() if line}
     assert rows["rollout-a"].split()[1:4] == ["serving", "7", "abcdef12"]
-    assert "5 groups done" in rows["rollout-a"] and rows["rollout-a"].rstrip().endswith("http://here:1")
-    assert "3 groups scored" in rows["reward-b"] and rows["reward-b"].split()[1] == "alive"
+    assert "5 groups delivered" in rows["rollout-a"] and rows["rollout-a"].rstrip().endswith("http://here:1")
+    assert "3 groups delivered" in rows["reward-b"] and rows["reward-b"].split()[1] == "alive"
     assert rows["learner"].split()[1:4] == ["training", "7", "-"]
     assert rows["rollout-gone"].split()[1] == "dead"
     assert "beat: age of its heartbeat" in text

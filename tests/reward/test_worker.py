@@ -28,7 +28,7 @@ def beats(streams: Streams, scored: int) -> list[dict[str, object]]:
 
     def told() -> bool:
         found[:] = list_workers(streams, "reward")
-        return sum(int(str(facts["groups_scored"])) for facts in found) == scored
+        return sum(int(str(facts["groups_delivered"])) for facts in found) == scored
 
     wait_for(told, "the heartbeats")
     return found
@@ -250,7 +250,7 @@ def test_two_replicas_share_the_work_and_each_group_comes_out_once(
     wait_for(lambda: length(streams, "experiences") >= 1000, "all experiences")
     assert sorted(group.prompt.id for group in experiences(streams)) == sorted(names)
     assert length(streams, "rollouts") == length(streams, "dead") == 0
-    counts = [int(str(facts["groups_scored"])) for facts in beats(streams, 1000)]
+    counts = [int(str(facts["groups_delivered"])) for facts in beats(streams, 1000)]
     assert min(counts) > 0, "both worked"
     assert len(scored) == 2000
     assert all(worker.outage is None for worker in workers)

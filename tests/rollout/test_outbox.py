@@ -63,7 +63,7 @@ def test_what_becomes_ready_during_a_step_goes_together_in_the_next(streams: Str
     outbox = Outbox(held, "w", RolloutMetrics())
     assert asyncio.run(deliver_five(held, outbox)) == [None] * 5
     assert held.sizes == [1, 4]
-    assert (outbox.groups_done, outbox.tokens_generated) == (5, 5)
+    assert (outbox.groups_delivered, outbox.tokens_generated) == (5, 5)
     rollouts = Reader(streams, "rollouts", "r").read(10, 1000)
     assert [rollout.id for rollout in rollouts] == [f"id{number}" for number in range(5)]
     assert streams.client.xlen(streams.key("prompts")) == 0
@@ -75,7 +75,7 @@ def test_an_error_of_a_step_is_told_to_each_of_its_groups(streams: Streams) -> N
     outbox = Outbox(held, "w", RolloutMetrics())
     found = asyncio.run(deliver_five(held, outbox))
     assert [type(error) for error in found] == [redis.ResponseError] * 5
-    assert outbox.groups_done == 0
+    assert outbox.groups_delivered == 0
 
 
 def test_a_group_that_another_server_delivered_is_not_counted(streams: Streams) -> None:
@@ -90,4 +90,4 @@ def test_a_group_that_another_server_delivered_is_not_counted(streams: Streams) 
         await asyncio.gather(outbox.deliver(entry, group, {}), outbox.deliver(entry, group, {}))
 
     asyncio.run(deliver_twice())
-    assert outbox.groups_done == 1 and outbox.tokens_generated == 1
+    assert outbox.groups_delivered == 1 and outbox.tokens_generated == 1

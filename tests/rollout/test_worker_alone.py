@@ -377,7 +377,7 @@ def test_only_what_reached_its_stream_is_counted_as_delivered_or_dead(room: Room
     assert streams.dead_letter(entries[0], "prompts", "rollout", "by another", 1)
     asyncio.run(bury_all())
     outcomes = {name: one.metrics.groups.labels(name)._value.get() for name in ("dead", "dropped")}
-    assert outcomes == {"dead": 2, "dropped": 1} and one.outbox.dead_lettered == 2
+    assert outcomes == {"dead": 2, "dropped": 1} and one.outbox.groups_dead == 2
     assert len(streams.after("dead", "0")) == 3
 
 
