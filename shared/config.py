@@ -194,10 +194,11 @@ def _value(text: str) -> Any:
 
 def _check_table(name: str, where: str) -> None:
     if name not in TABLES:
-        raise ValueError(f"{where}: unknown table {name!r}.{_suggestion(name, TABLES)}")
+        raise ValueError(f"{where}: unknown table {name!r}.{suggestion(name, TABLES)}")
 
 
-def _suggestion(word: str, known: Sequence[str]) -> str:
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """The known word that was probably meant, or all of them; a sentence with a space before it."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
 
@@ -205,8 +206,8 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
 def _explain(kind: type[Settings], path: Path, item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        suggestion = _suggestion(str(item["loc"][-1]), _known_keys(kind, item["loc"][:-1]))
-        return f"config {path}: unknown key {where!r}.{suggestion}"
+        probably = suggestion(str(item["loc"][-1]), _known_keys(kind, item["loc"][:-1]))
+        return f"config {path}: unknown key {where!r}.{probably}"
     if item["type"] == "missing":
         return f"config {path}: {where!r} is required"
     place = ": ".join(filter(None, (f"config {path}", where)))

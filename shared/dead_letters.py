@@ -1,4 +1,4 @@
-"""Dead letters as people handle them: found, handed back to the learner, or dropped.
+"""Dead letters as people handle them: found, requeued, or dropped.
 
 Neither service nor console puts a dead group back onto a data stream. The learner has returned its credit
 and issued another prompt in its place, so the group is none of its work any more; what came back would be
@@ -53,9 +53,7 @@ class DeadLetters:
         moved = bool(self._requeue(keys=keys, args=[letter.entry_id, letter.id]))
         if moved:
             cause = letter.fields.get("cause", "")[:300]
-            self._streams.event(
-                "requeue", "console", f"{letter.id}: handed back to the learner, was: {cause}"
-            )
+            self._streams.event("requeue", "console", f"{letter.id}: to be issued again, was: {cause}")
         return moved
 
     def drop(self, letter: Entry) -> bool:
@@ -69,7 +67,7 @@ class DeadLetters:
         if dropped < 0:
             raise ValueError(
                 f"{letter.id} is in flight for the learner, which learns from this letter that it died; "
-                "drop it when the learner has issued its next prompts, or hand it back with `dead requeue`"
+                "drop it when the learner has issued its next prompts, or requeue it"
             )
         if dropped:
             self._streams.event("drop", "console", f"{letter.id}: {letter.fields.get('cause', '')[:300]}")

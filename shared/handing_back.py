@@ -1,4 +1,4 @@
-"""What a worker that leaves politely does with the entries it has not finished."""
+"""What a worker does with entries that it will not finish, because it leaves or is behind the learner."""
 
 from typing import Any
 

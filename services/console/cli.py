@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from services.console.dead_cli import dead_app
-from services.console.options import OVERRIDES, TAKES_OVERRIDES, OrRunFile, RunFile, RunName
+from services.console.options import TAKES_OVERRIDES, OrRunFile, RunFile, RunName
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,7 +46,7 @@ def options(
     """PPO post-training of language models as decoupled services."""
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def up(
     context: typer.Context,
     config: RunFile,
@@ -70,7 +70,7 @@ def up(
     raise typer.Exit(status)
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def demo(
     context: typer.Context,
     config: RunFile = DEMO,
@@ -82,7 +82,7 @@ def demo(
     raise typer.Exit(run_demo(config, seed, context.args))
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def config(context: typer.Context, config: RunFile) -> None:
     """Print the configuration of all services with everything filled in, as TOML."""
     from services.console.resolved import resolve
@@ -91,7 +91,7 @@ def config(context: typer.Context, config: RunFile) -> None:
     print(to_toml(resolve(config, context.args).public_tables()), end="")
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def status(context: typer.Context, run: RunName = None, config: OrRunFile = None) -> None:
     """Who takes part in a run, with which policy version, how stale its data is and how fast it goes."""
     from services.console.progress import Progress
@@ -106,7 +106,7 @@ def status(context: typer.Context, run: RunName = None, config: OrRunFile = None
     print_legend(LEGEND)
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def queues(context: typer.Context, run: RunName = None, config: OrRunFile = None) -> None:
     """How full each stream is: entries, pending and untaken ones, age of the oldest, consumers."""
     from services.console.queues import LEGEND, queue_table, read_queues
@@ -118,7 +118,7 @@ def queues(context: typer.Context, run: RunName = None, config: OrRunFile = None
     print_legend(LEGEND)
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def peek(
     context: typer.Context,
     stream: Annotated[str, typer.Argument(help="prompts, rollouts, experiences, dead or events")],
@@ -135,7 +135,7 @@ def peek(
         print_views(read(found.streams, stream, count) or [f"stream {stream} is empty at this moment"])
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def workers(context: typer.Context, run: RunName = None, config: OrRunFile = None) -> None:
     """Every process of a run, and dead ones that hold work: state, weights, heartbeat, what it has done."""
     from services.console.runs import opened
@@ -147,7 +147,7 @@ def workers(context: typer.Context, run: RunName = None, config: OrRunFile = Non
     print_legend(LEGEND)
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def trace(
     context: typer.Context,
     id: Annotated[str, typer.Argument(help="Id of the prompt, as in logs, `peek` and `dead list`.")],
@@ -170,7 +170,7 @@ def trace(
     print_views([f"{id}: {'; '.join(places)}", trace_table(moments)])
 
 
-@app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@app.command(**TAKES_OVERRIDES)
 def completions(
     context: typer.Context,
     run: RunName = None,
@@ -182,11 +182,14 @@ def completions(
 ) -> None:
     """Show sample completions of a run: prompt, completion, ground truth, reward and its components."""
     from services.console.completions import FILES, completions_table, read_completions
-    from services.console.runs import find_folder
+    from services.console.resolved import CONFIG
+    from services.console.runs import find_folder, read_settings
     from services.console.screen import print_views
 
-    if config is None and context.args:
-        raise ValueError(f"{context.args[0]} was not expected: overrides go with --config")
     folder = find_folder(run, config, context.args, holding=FILES)
+    if config is None and context.args:
+        if (folder / CONFIG).exists():
+            read_settings(None, folder, context.args)  # a misspelt one is told as such
+        raise ValueError(f"{context.args[0]} was not expected: overrides go with --config")
     chosen, rows = read_completions(folder, step, heldout)
     print_views([completions_table(f"{folder.name}, step {chosen}", rows, count, best)])

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.console.options import OVERRIDES, TAKES_OVERRIDES, OrRunFile, RunName
+from services.console.options import TAKES_OVERRIDES, OrRunFile, RunName
 
 if TYPE_CHECKING:
     from shared.dead_letters import DeadLetters
     from shared.entry import Entry
 
 dead_app = typer.Typer(
-    help="Groups that could not be generated, scored or trained on: see why, hand them back, or drop them.",
+    help="Groups that could not be generated, scored or trained on: see why, requeue or drop them.",
     no_args_is_help=True,
 )
 
@@ -24,7 +24,7 @@ Cause = Annotated[str | None, typer.Option(help="Only those whose cause contains
 Stage = Annotated[str | None, typer.Option(help="Only those of this service: rollout, reward, learner.")]
 
 
-@dead_app.command("list", context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@dead_app.command("list", **TAKES_OVERRIDES)
 def list_letters(
     context: typer.Context,
     cause: Cause = None,
@@ -44,7 +44,7 @@ def list_letters(
     print_views([list_table(letters, count) if letters else "there are no such dead letters"])
 
 
-@dead_app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@dead_app.command(**TAKES_OVERRIDES)
 def show(context: typer.Context, id: Id, run: RunName = None, config: OrRunFile = None) -> None:
     """A dead letter whole: cause, attempts, the way it came, prompt and completions."""
     from services.console.dead import find
@@ -58,7 +58,7 @@ def show(context: typer.Context, id: Id, run: RunName = None, config: OrRunFile 
     print_views([entry_panel("dead", letter) for letter in letters])
 
 
-@dead_app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@dead_app.command(**TAKES_OVERRIDES)
 def requeue(
     context: typer.Context,
     id: AnyId = None,
@@ -68,15 +68,15 @@ def requeue(
     run: RunName = None,
     config: OrRunFile = None,
 ) -> None:
-    """Hand dead training groups back: the learner issues their prompts again, before new ones."""
+    """Requeue dead training groups: the learner issues their prompts again, before new ones."""
     from shared.dead_letters import DeadLetters
 
     chosen = (id, everything, cause, stage)
-    told = "handed back; the learner issues them when it next has credits, or when the run is resumed"
+    told = "requeued; the learner issues them when it next has credits, or when the run is resumed"
     _settle(run, config, context.args, chosen, DeadLetters.requeue, told)
 
 
-@dead_app.command(context_settings=TAKES_OVERRIDES, epilog=OVERRIDES)
+@dead_app.command(**TAKES_OVERRIDES)
 def drop(
     context: typer.Context,
     id: AnyId = None,

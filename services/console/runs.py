@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from services.console.config import ConsoleSettings
-from services.console.resolved import CONFIG
+from services.console.resolved import CONFIG, check_overrides
 from shared.config import hide_password, load_settings, read_tables
 from shared.stream import STREAMS, Streams, connect
 
@@ -53,7 +53,7 @@ def find_folder(run: str | None, config: Path | None, overrides: Sequence[str], 
     if config is not None:
         if run is not None:
             raise ValueError(f"--run {run} and --config {config} may name two runs: give one of them")
-        return load_settings(ConsoleSettings, config, os.environ, overrides).run.path
+        return _checked(config, os.environ, overrides).run.path
     files = _newest_first(holding) if run is None else _files([RUNS / run, Path(run)], holding)
     if not files:
         where = f"no run in {RUNS}/" if run is None else f"neither {RUNS / run} nor {run}"
@@ -73,11 +73,7 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
     ValueError: there is no such run, or its Redis refuses.
     """
     folder = find_folder(run, config, overrides, holding=CONFIG)
-    if config is None:
-        path = folder / CONFIG
-        settings = load_settings(ConsoleSettings, path, _password(path, overrides), overrides)
-    else:
-        settings = load_settings(ConsoleSettings, config, os.environ, overrides)
+    settings = read_settings(config, folder, overrides)
     name, where = settings.run.name, settings.redis.public_url
     try:
         with connect(settings.redis.url, timeout=5.0) as client:
@@ -95,6 +91,24 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
         raise RunAbsent(silence, folder) from error
     except redis.RedisError as error:
         raise ValueError(f"Redis at {where} refuses ({error})") from error
+
+
+def read_settings(config: Path | None, folder: Path, overrides: Sequence[str]) -> ConsoleSettings:
+    """From the configuration, or from what the run in this folder was started with.
+
+    Raises:
+    ValueError: what is wrong in it, or in an override of any service's table.
+    """
+    if config is not None:
+        return _checked(config, os.environ, overrides)
+    path = folder / CONFIG
+    return _checked(path, _password(path, overrides), overrides)
+
+
+def _checked(path: Path, environ: Mapping[str, str], overrides: Sequence[str]) -> ConsoleSettings:
+    settings = load_settings(ConsoleSettings, path, environ, overrides)
+    check_overrides(path, environ, overrides)
+    return settings
 
 
 def _files(folders: Iterable[Path], holding: str) -> list[tuple[Path, Path]]:

@@ -40,11 +40,9 @@ def trace(streams: Streams, id: str, folder: Path) -> tuple[list[str], list[Mome
             places.append(_holder(streams, name, entry))
     for letter in _letters(streams, id):
         moments.update((*passage(letter.fields), _death(letter)))
-        places.append("dead: `rollstream dead show` has it whole, `rollstream dead requeue` hands it back")
+        places.append("dead: `rollstream dead show` has it whole, `rollstream dead requeue` issues it again")
     if any(_entries(streams, "requeue", id)):
-        places.append(
-            "handed back: the learner issues it again, or has and will note it in its next checkpoint"
-        )
+        places.append("requeued: the learner issues it again, or has and will note it in its next checkpoint")
     trained_in, way = trained(id, folder)
     places += trained_in
     moments.update(way)

@@ -1,8 +1,8 @@
-"""The learner's book of the training groups that died, and of those that people handed back.
+"""The learner's book of the training groups that died, and of those that people requeued.
 
 Truth is in the book, which every checkpoint holds; a letter on `dead` and a request on `requeue` only report.
 A request is honoured if the book has its group as dead by just that letter, and is deleted only when a
-checkpoint that knows of it is durable. So a group that was handed back is issued once more, trained on once,
+checkpoint that knows of it is durable. So a group that was requeued is issued once more, trained on once,
 and not forgotten, wherever the learner is killed meanwhile.
 """
 
@@ -24,7 +24,7 @@ class DeadGroups:
         self._streams = streams
         self._letters: dict[str, str] = {}  # id -> its newest letter
         self._dead: dict[str, int] = {}  # id -> position
-        self._returned: dict[str, int] = {}  # handed back and not trained on yet: id -> position
+        self._requeued: dict[str, int] = {}  # and not trained on yet: id -> position
         self._due: list[int] = []  # positions of those that are not issued yet
         self._letter_cursor = self._request_cursor = "0"
         self._requests: list[str] = []  # read since the last durable checkpoint
@@ -46,10 +46,10 @@ class DeadGroups:
                 self._letter_cursor = letter.entry_id
 
     def requests(self) -> Iterator[str]:
-        """Ids of groups handed back that the book does not have as dead by the letter of the request."""
+        """Ids of requeued groups that the book does not have as dead by the letter of the request."""
         while page := self._streams.after("requeue", self._request_cursor):
             for request in page:
-                if not self._give_back(request.id, request.fields.get("letter", "")):
+                if not self._requeue(request.id, request.fields.get("letter", "")):
                     yield request.id
                 self._requests.append(request.entry_id)
                 self._request_cursor = request.entry_id
@@ -57,17 +57,17 @@ class DeadGroups:
     def bury(self, id: str, position: int) -> None:
         """A training group is not waited for any more."""
         self._dead[id] = position
-        self._returned.pop(id, None)
+        self._requeued.pop(id, None)
 
     def next_due(self) -> int | None:
         """The position of the next group to be issued again; None if there is none."""
         return self._due.pop(0) if self._due else None
 
-    def is_returned(self, id: str) -> bool:
-        return id in self._returned
+    def is_requeued(self, id: str) -> bool:
+        return id in self._requeued
 
     def trained(self, id: str) -> None:
-        self._returned.pop(id, None)
+        self._requeued.pop(id, None)
 
     def release(self) -> None:
         """Delete the requests read so far. Only after the checkpoint that holds their effect."""
@@ -80,22 +80,23 @@ class DeadGroups:
         dead = {id: position for id, position in self._dead.items() if position < first_open}
         return {
             "dead": {id: [position, self._letters[id]] for id, position in dead.items()},
-            "returned": {id: position for id, position in self._returned.items() if position < first_open},
+            # The key of checkpoints that were written before these groups were called requeued.
+            "returned": {id: position for id, position in self._requeued.items() if position < first_open},
         }
 
     def restore(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Go on from a checkpoint. Returns how many groups are dead, and how many are to be issued again."""
         for id, (position, letter) in state["dead"].items():
             self._dead[id], self._letters[id] = position, letter
-        self._returned = dict(state["returned"])
-        self._due = list(self._returned.values())
+        self._requeued = dict(state["returned"])
+        self._due = list(self._requeued.values())
         return len(self._dead), len(self._due)
 
-    def _give_back(self, id: str, letter: str) -> bool:
+    def _requeue(self, id: str, letter: str) -> bool:
         if self._letters.get(id) != letter:
             return False
         del self._letters[id]  # also where the source has yet to come to it: it will not be passed over
         if id in self._dead:
-            self._returned[id] = self._dead.pop(id)
-            self._due.append(self._returned[id])
+            self._requeued[id] = self._dead.pop(id)
+            self._due.append(self._requeued[id])
         return True

@@ -82,7 +82,7 @@ class Feed:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold to go on from here."""
-        in_turn = (place for id, (_, place) in self._issued.items() if not self._dead.is_returned(id))
+        in_turn = (place for id, (_, place) in self._issued.items() if not self._dead.is_requeued(id))
         first_open = next(in_turn, self._source.position)
         return {
             "position": first_open,
@@ -93,9 +93,9 @@ class Feed:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint: prompts after its position are issued again under the ids they had."""
         self._source.position = state["position"]
-        dead, returned = self._dead.restore(state)
+        dead, requeued = self._dead.restore(state)
         trained = state["trained"]
-        self.counts.update(trained=trained, dead=dead, issued=trained + dead + returned)
+        self.counts.update(trained=trained, dead=dead, issued=trained + dead + requeued)
 
     def issue(self, version: int) -> None:
         """Issue prompts until the credits or the prompts that the run still needs are used up."""
@@ -237,7 +237,7 @@ class Feed:
             return False
         prompt = self._issued[id][0] if id in self._issued else self._awaited[id]
         if group.prompt.issued_version < prompt.issued_version:
-            # A copy of the time before it died and was handed back: too stale, and the new one is on its way.
+            # A copy of the time before it died and was requeued: too stale, and the new one is on its way.
             self.counts["duplicates"] += 1
             self._queues.free([entry], [])
             return False
@@ -254,7 +254,7 @@ class Feed:
 
     def _notice_dead(self) -> None:
         """Stop waiting for groups that were dead-lettered, return their credits, and note which of them
-        people want back. Repeatable: what is in hand when Redis fails is read again.
+        people requeued. Repeatable: what is in hand when Redis fails is read again.
         """
         for entry in self._dead.letters():
             self._queues.free([], [entry.id])
@@ -270,10 +270,10 @@ class Feed:
                     f"{entry.fields.get('stage')} service: {entry.fields.get('cause')}"
                 )
         for id in self._dead.requests():
-            if id in self._issued and id not in self._arrived:  # handed back before its death was noticed
+            if id in self._issued and id not in self._arrived:  # requeued before its death was noticed
                 self._queues.append_again([self._issued[id][0]])
             else:
-                log.warning("id=%s was handed back, but is not dead in the book: left alone", id)
+                log.warning("id=%s was requeued, but is not dead in the book: left alone", id)
         self.counts["dead"] = self._dead.count
 
     def _bury(self, id: str, position: int) -> None:

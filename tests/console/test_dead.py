@@ -1,4 +1,4 @@
-"""Dead letters from the command line: found, shown, handed back and dropped."""
+"""Dead letters from the command line: found, shown, requeued and dropped."""
 
 import pytest
 
@@ -44,19 +44,19 @@ def test_a_letter_is_shown_with_its_cause_its_way_and_its_content(streams: Strea
     assert "Tom has 12 pens" in text and "not scored" in text
 
 
-def test_one_is_handed_back_and_another_dropped(streams: Streams, shown: Look) -> None:
+def test_one_is_requeued_and_another_dropped(streams: Streams, shown: Look) -> None:
     bury(streams, 0)
     bury(streams, 1)
-    assert "1 handed back; the learner issues them" in shown("dead", "requeue", "id-0")
+    assert "1 requeued; the learner issues them" in shown("dead", "requeue", "id-0")
     assert left(streams) == ["id-1"] and asked_for(streams) == ["id-0"]
     assert "1 dropped" in shown("dead", "drop", "id-1")
     assert left(streams) == [] and asked_for(streams) == ["id-0"]
 
 
-def test_all_of_a_cause_are_handed_back_and_the_others_stay(streams: Streams, shown: Look) -> None:
+def test_all_of_a_cause_are_requeued_and_the_others_stay(streams: Streams, shown: Look) -> None:
     for index, cause in enumerate(("judge timed out", "too long", "judge timed out")):
         bury(streams, index, cause)
-    assert "2 handed back" in shown("dead", "requeue", "--all", "--cause", "judge")
+    assert "2 requeued" in shown("dead", "requeue", "--all", "--cause", "judge")
     assert left(streams) == ["id-1"] and asked_for(streams) == ["id-0", "id-2"]
     assert "0 dropped" in shown("dead", "drop", "--all", "--stage", "learner")
 

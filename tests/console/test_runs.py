@@ -120,6 +120,29 @@ def test_a_run_that_cannot_be_found_is_told(
     assert complaint in refused("queues", *arguments)
 
 
+@pytest.mark.parametrize("look", [*LOOKS, "workers", "trace id-0", "dead list", "completions"])
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("--learnr.steps", "unknown table 'learnr'. Did you mean 'learner'?"),
+        ("--learner.stepz", "unknown key 'learner.stepz'. Did you mean 'steps'?"),
+        ("--consol", "option --consol is unknown. Did you mean '--config'?"),
+    ],
+)
+def test_a_misspelt_override_of_a_look_is_refused_with_what_was_probably_meant(
+    look: str, override: str, complaint: str, streams: Streams, refused: Look
+) -> None:
+    samples = save_run(streams.run, url_of(streams)) / "completions"
+    samples.mkdir()
+    (samples / "step-000001.jsonl").touch()
+    assert complaint in refused(*look.split(), override, 3)
+
+
+def test_a_right_override_may_stand_anywhere(streams: Streams, shown: Look) -> None:
+    save_run(streams.run, url_of(streams))
+    assert "prompts is empty" in shown("peek", "--learner.steps", 4, "prompts", "--console.ready_timeout=9")
+
+
 def test_where_there_is_no_run_the_ways_to_name_one_are_told(refused: Look) -> None:
     assert "no run in runs/ has config.toml" in refused("status")
 

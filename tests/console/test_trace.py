@@ -81,7 +81,7 @@ def test_one_that_passed_through_dead_hands_tells_so(streams: Streams, shown: Lo
     )
 
 
-def test_a_death_and_a_hand_back_are_told_with_cause(streams: Streams, shown: Look) -> None:
+def test_a_death_and_a_requeue_are_told_with_cause(streams: Streams, shown: Look) -> None:
     bury(streams, 0, "no [red]luck")
     text = shown("trace", "id-0")
     assert "dead: `rollstream dead show` has it whole" in text
@@ -90,9 +90,9 @@ def test_a_death_and_a_hand_back_are_told_with_cause(streams: Streams, shown: Lo
     (letter,) = letters.all()
     letters.requeue(letter)
     text = shown("trace", "id-0")
-    assert "handed back: the learner issues it again" in text
+    assert "requeued: the learner issues it again" in text
     assert ("rollout", "dead: no [red]luck") in told(text)
-    assert ("console", "requeue: handed back to the learner, was: no [red]luck") in told(text)
+    assert ("console", "requeue: to be issued again, was: no [red]luck") in told(text)
 
 
 def test_one_between_two_looks_is_in_flight(streams: Streams, shown: Look) -> None:

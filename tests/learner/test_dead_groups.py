@@ -1,4 +1,4 @@
-"""What becomes of dead groups that people hand back or drop: real Redis, real feed, learners that crash."""
+"""What becomes of dead groups that people requeue or drop: real Redis, real feed, learners that crash."""
 
 import json
 import random
@@ -23,7 +23,7 @@ def let_die(streams: Streams, feed: Feed, number: int = 1) -> str:
     return dead.id
 
 
-def hand_back(streams: Streams) -> None:
+def requeue(streams: Streams) -> None:
     letters = DeadLetters(streams)
     assert [letters.requeue(letter) for letter in letters.all()] == [True]
     assert not list(letters.all())
@@ -37,13 +37,13 @@ def resume(streams: Streams, state: dict[str, Any]) -> Feed:
     return feed
 
 
-def test_a_group_handed_back_is_issued_before_new_prompts_and_trained_on_once(streams: Streams) -> None:
+def test_a_requeued_group_is_issued_before_new_prompts_and_trained_on_once(streams: Streams) -> None:
     feed = make_feed(streams, total_groups=12)
     feed.issue(0)
     dead = let_die(streams, feed)
     with services(streams):
         first = step(feed, 0)
-        hand_back(streams)
+        requeue(streams)
         feed.issue(1)
         assert feed.in_flight == 4, "it takes a credit like any other"
         second = step(feed, 1)
@@ -62,7 +62,7 @@ def test_it_is_issued_at_the_version_of_now(streams: Streams) -> None:
     dead = let_die(streams, feed)
     with services(streams):
         step(feed, 0)
-    hand_back(streams)
+    requeue(streams)
     feed.issue(1)
     (prompt,) = [decode_prompt(e.payload) for e in streams.after("prompts", "0") if e.id == dead]
     assert prompt.issued_version == 1
@@ -77,7 +77,7 @@ def test_a_copy_from_before_its_death_is_not_trained_on(streams: Streams) -> Non
     old = encode(answer(decode_prompt(letter.payload), 0))
     with services(streams):
         step(feed, 0)
-    hand_back(streams)
+    requeue(streams)
     feed.issue(1)
     streams.client.xadd(streams.key("experiences"), {"id": dead, "payload": old})
     with services(streams):
@@ -86,11 +86,11 @@ def test_a_copy_from_before_its_death_is_not_trained_on(streams: Streams) -> Non
     assert {group.min_version for group in groups} == {1}
 
 
-def test_one_handed_back_before_the_learner_noticed_is_issued_in_its_old_place(streams: Streams) -> None:
+def test_one_requeued_before_the_learner_noticed_is_issued_in_its_old_place(streams: Streams) -> None:
     feed = make_feed(streams)
     feed.issue(0)
     dead = let_die(streams, feed)
-    hand_back(streams)
+    requeue(streams)
     with services(streams):
         assert dead in step(feed, 0)
     assert feed.counts == {"issued": 4, "trained": 4, "dead": 0}
@@ -118,7 +118,7 @@ def test_a_request_outlives_a_learner_that_dies_before_its_checkpoint(streams: S
         step(feed, 0)
         feed.release()
         state = feed.state()
-        hand_back(streams)
+        requeue(streams)
         assert dead in step(feed, 1)  # and lost with the learner
         again = resume(streams, state)
         assert dead in step(again, 1)
@@ -131,7 +131,7 @@ def test_a_request_read_again_after_the_checkpoint_that_holds_it_is_left_alone(s
     dead = let_die(streams, feed)
     with services(streams):
         step(feed, 0)
-        hand_back(streams)
+        requeue(streams)
         assert dead in step(feed, 1)
         state = feed.state()  # durable, but the learner dies before `release` deletes the request
         again = resume(streams, state)
@@ -140,25 +140,25 @@ def test_a_request_read_again_after_the_checkpoint_that_holds_it_is_left_alone(s
     assert not streams.client.xlen(streams.key("requeue"))
 
 
-def test_one_that_died_again_stays_dead_until_it_is_handed_back_again(streams: Streams) -> None:
+def test_one_that_died_again_stays_dead_until_it_is_requeued_again(streams: Streams) -> None:
     feed = make_feed(streams)
     feed.issue(0)
     dead = let_die(streams, feed)
     with services(streams):
         step(feed, 0)
     state = feed.state()
-    hand_back(streams)
+    requeue(streams)
     feed.issue(1)
     assert let_die(streams, feed, number=0) == dead
     again = resume(streams, state)  # which reads the old request and the new letter
     with services(streams):
         assert dead not in step(again, 1)
         assert [letter.id for letter in DeadLetters(streams).all()] == [dead]
-        hand_back(streams)
+        requeue(streams)
         assert dead in step(again, 2)
 
 
-def test_what_is_not_training_cannot_be_handed_back(streams: Streams) -> None:
+def test_what_is_not_training_cannot_be_requeued(streams: Streams) -> None:
     streams.client.xadd(streams.key("dead"), {"id": "e1", "purpose": "eval", "cause": "x"})
     streams.client.xadd(streams.key("dead"), {"stage": "reward", "cause": "no id", "payload": b"\x00"})
     of_evaluation, nameless = DeadLetters(streams).all()
@@ -186,7 +186,7 @@ class Pipeline:
         self.max_staleness = seed % 3
         self.letters = DeadLetters(streams)
         self.dropped: set[str] = set()
-        self.handed_back = 0
+        self.requeued = 0
         self.trained: list[str] = []
         self.version = 0
         self.durable: tuple[dict[str, Any] | None, list[str], int] = (None, [], 0)
@@ -214,7 +214,7 @@ class Pipeline:
                 pass_on(self.streams, [entry])
         for letter in self.letters.all():
             if self.happens(0.3):
-                self.handed_back += self.letters.requeue(letter)
+                self.requeued += self.letters.requeue(letter)
             elif self.happens(0.05) and letter.id not in self.streams.in_flight():
                 self.letters.drop(letter)
                 self.dropped.add(letter.id)
@@ -244,7 +244,7 @@ class Pipeline:
         feed = self.feed
         dead = {letter.id for letter in self.letters.all()}
         back = {entry.id for entry in self.streams.after("requeue", "0")}
-        in_flight = set(feed._issued) | set(feed._dead._returned)
+        in_flight = set(feed._issued) | set(feed._dead._requeued)
         assert not dead & set(self.trained) and not in_flight & set(self.trained)
         issued = {feed._source.at(position, 0).id for position in range(feed._source.position)}
         assert issued <= set(self.trained) | dead | in_flight | back | self.dropped
@@ -263,4 +263,4 @@ def test_every_group_is_in_one_place_whenever_groups_die_come_back_and_the_learn
         pipeline.step()
         pipeline.feed.issue(pipeline.version)
         pipeline.whereabouts()
-    assert len(pipeline.trained) > 6 and pipeline.handed_back > 1
+    assert len(pipeline.trained) > 6 and pipeline.requeued > 1
