@@ -29,6 +29,7 @@ def save_run(name: str, url: str) -> Path:
     folder = Path("runs") / name
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
-        f"[run]\nname = '{name}'\n[model]\npath = 'm'\n[redis]\nurl = '{url}'\n[learner]\nsteps = 3\n"
+        f"[run]\nname = '{name}'\n[model]\npath = 'm'\n[redis]\nurl = '{url}'\n"
+        "[learner]\nsteps = 3\nprompts = 'p.jsonl'\n"
     )
     return folder

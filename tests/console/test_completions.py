@@ -87,7 +87,8 @@ def test_a_run_a_step_and_the_heldout_completions_can_be_chosen(
         (("--run", "none"), "neither runs/none nor none has completions/*.jsonl"),
         (("--step", "7"), "no step completions of step 7; there are those of 1, 10"),
         (("--run", "old", "--heldout"), "try without --heldout"),
-        (("--stepp", "7"), "--stepp was not expected: overrides go with --config"),
+        (("--stepp", "7"), "option --stepp is unknown. Did you mean '--step'?"),
+        (("--run.seed", "7"), "--run.seed was not expected: overrides go with --config"),
         (("--config", "none.toml"), "none.toml cannot be read"),
     ],
 )
