@@ -86,7 +86,7 @@ def train(resolved: Resolved, launcher: Launcher, screen: Screen, seconds: Mappi
 
 def session(stop_timeout: float, work: Callable[[Launcher, Screen], int]) -> int:
     """Do `work` with child processes and a screen; failures are told and become an exit status."""
-    with Screen() as screen, Launcher(stop_timeout) as launcher:
+    with Screen(Console(highlight=False)) as screen, Launcher(stop_timeout) as launcher:
         try:
             return work(launcher, screen)
         except StackError as error:

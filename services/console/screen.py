@@ -43,8 +43,8 @@ def print_legend(text: str) -> None:
 class Screen:
     """Prints lines; inside its context also keeps the newest view at the bottom of a terminal."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+    def __init__(self, console: Console) -> None:
+        self.console = console
         self.live = is_terminal(self.console)
         self._view: Live | None = None
 

@@ -35,12 +35,10 @@ _CLOSE_SECONDS = 12.0
 class WeightPublisher:
     """Keeps every live rollout server at the version published last."""
 
-    def __init__(
-        self, streams: Streams, token: str, learner_epoch: int, metrics: LearnerMetrics | None = None
-    ) -> None:
+    def __init__(self, streams: Streams, token: str, learner_epoch: int, metrics: LearnerMetrics) -> None:
         self._streams = streams
         self._learner_epoch = learner_epoch
-        self._metrics = metrics or LearnerMetrics()
+        self._metrics = metrics
         self._fleet = Fleet(streams, self._metrics)
         self._push = Push(token, self._metrics, self._fleet.digest)
         self._running: dict[str, Future[None]] = {}

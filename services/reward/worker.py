@@ -81,8 +81,12 @@ class Worker:
         streams: Streams,
         core: ScoringCore,
         config: RewardConfig,
-        facts: Callable[[], dict[str, Any]] = dict,
+        facts: Callable[[], dict[str, Any]],
     ) -> None:
+        """
+        Args:
+            facts: for the heartbeat, beside its own counts.
+        """
         self.id = worker_id("reward")
         self.outage: str | None = "not started"
         """Why it is not working; None while it is."""

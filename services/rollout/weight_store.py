@@ -59,10 +59,10 @@ class WeightStore:
     """The one owner of which weights this server serves."""
 
     def __init__(
-        self, engine: Engine, model: ModelShape, folder: WeightFolder, metrics: RolloutMetrics | None = None
+        self, engine: Engine, model: ModelShape, folder: WeightFolder, metrics: RolloutMetrics
     ) -> None:
         self._engine = engine
-        self._metrics = metrics or RolloutMetrics()
+        self._metrics = metrics
         self._model = model
         self._folder = folder
         self._served: Update | None = None

@@ -50,15 +50,15 @@ class StreamWorker:
         engine: Engine,
         weights: WeightStore,
         max_groups: int,
-        metrics: RolloutMetrics | None = None,
-        may_claim: Callable[[], bool] = lambda: True,
+        metrics: RolloutMetrics,
+        may_claim: Callable[[], bool],
     ) -> None:
         """
         Args:
             may_claim: whether others may be taken for dead now, as `Heartbeat.is_steady` tells.
         """
         self.id = worker_id
-        self.metrics = metrics or RolloutMetrics()
+        self.metrics = metrics
         self.outbox = Outbox(streams, worker_id, self.metrics)
         self._streams = streams
         self._reader = Reader(streams, "prompts", worker_id)

@@ -106,7 +106,7 @@ def start() -> Iterator[Start]:
         scorers = {scorer: 1.0} if isinstance(scorer, str) else scorer
         table = {"scorers": scorers, "max_attempts": max_attempts, "retry_seconds": 0.01}
         config = RewardConfig.model_validate(table)
-        worker = Worker(streams, ScoringCore(config), config)
+        worker = Worker(streams, ScoringCore(config), config, dict)
         thread = threading.Thread(target=worker.run)
         thread.start()
         running.append((worker, thread))

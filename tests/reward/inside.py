@@ -21,7 +21,7 @@ def application(streams: Streams, **reward: Any) -> Iterator[FastAPI]:
     config = RewardConfig.model_validate(reward)
     core = ScoringCore(config)
     try:
-        yield create_app(config, core, Worker(streams, core, config), streams, None)
+        yield create_app(config, core, Worker(streams, core, config, dict), streams, None)
     finally:
         core.close()
 

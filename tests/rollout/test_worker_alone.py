@@ -12,6 +12,7 @@ from transformers import LlamaForCausalLM
 
 from services.rollout import outbox, worker
 from services.rollout.engine import EngineDead, EngineLoad, ModelBroken, UpdateFailed
+from services.rollout.metrics import RolloutMetrics
 from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
 from services.rollout.weight_store import Conflict, WeightStore
@@ -74,10 +75,14 @@ class Room:
         self.asker = Asker(streams)
         self.engine = ScriptedEngine()
         self.model = models[1]
-        self.weights = WeightStore(self.engine, ModelShape(models[0]), WeightFolder(folder))
+        self.weights = WeightStore(self.engine, ModelShape(models[0]), WeightFolder(folder), RolloutMetrics())
 
-    def worker(self, name: str) -> StreamWorker:
-        return StreamWorker(self.asker.streams, name, self.engine, self.weights, max_groups=4)
+    def worker(
+        self, name: str, max_groups: int = 4, may_claim: Callable[[], bool] = lambda: True
+    ) -> StreamWorker:
+        return StreamWorker(
+            self.asker.streams, name, self.engine, self.weights, max_groups, RolloutMetrics(), may_claim
+        )
 
     async def push(
         self, version: int, epoch: int = 1, of: LlamaForCausalLM | None = None, replaces: str | None = None
@@ -344,7 +349,7 @@ def test_a_worker_claims_nothing_while_others_may_only_seem_dead(
         (item,) = streams.pending("prompts", "other") or streams.pending("prompts", "one")
         return int(item["times_delivered"])
 
-    one = StreamWorker(streams, "one", room.engine, room.weights, max_groups=4, may_claim=may_claim)
+    one = room.worker("one", may_claim=may_claim)
 
     async def body() -> None:
         await room.push(0)
@@ -440,7 +445,7 @@ def test_a_worker_gives_the_engine_more_while_it_has_room_and_less_when_completi
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "_STEER_SECONDS", 0.02)
-    one = StreamWorker(room.asker.streams, "one", room.engine, room.weights, max_groups=40)
+    one = room.worker("one", max_groups=40)
     assert one.groups_limit == 8
 
     async def body() -> None:
