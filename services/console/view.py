@@ -38,9 +38,17 @@ def status_views(progress: Progress, report: Path | None = None) -> list[Table |
     report: of the run, once it has ended.
     """
     if progress.workers:
-        return [progress.run, worker_table(progress), "", _training(progress)]
+        return [_headline(progress), worker_table(progress), "", _training(progress)]
     ended = f"; it has ended, and its report is {report}" if report else ""
     return [f"no service of run {progress.run} is alive{ended}", _training(progress)]
+
+
+def _headline(progress: Progress) -> str:
+    """The run and how far it is; the learner's heartbeat tells that, also before its first step."""
+    learner = next((worker for worker in progress.workers if worker["service"] == "learner"), None)
+    if learner is None:
+        return f"{progress.run}: no learner is alive"
+    return f"{progress.run}: step {learner['version']} of {learner['steps']}"
 
 
 def worker_table(progress: Progress) -> Table:

@@ -90,6 +90,16 @@ def test_the_panel_shows_training_workers_and_queues(streams: Streams) -> None:
     assert row.split()[1:4] == ["rollout-a", "2", "serving"]
 
 
+def test_a_look_says_how_many_steps_of_how_many_are_done(streams: Streams) -> None:
+    Heartbeat(streams, "rollout", "rollout-a", dict).beat()
+    progress = Progress(streams, with_past=True)
+    progress.refresh()
+    assert status_views(progress)[0] == f"{streams.run}: no learner is alive"
+    Heartbeat(streams, "learner", "learner", lambda: {"version": 12, "steps": 65}).beat()
+    progress.refresh()
+    assert status_views(progress)[0] == f"{streams.run}: step 12 of 65"
+
+
 def test_the_panel_can_be_drawn_before_anything_happened(streams: Streams) -> None:
     progress = Progress(streams, with_past=False)
     progress.refresh()
