@@ -140,10 +140,11 @@ def workers(context: typer.Context, run: RunName = None, config: OrRunFile = Non
     """Every process of a run, and dead ones that hold work: state, weights, heartbeat, what it has done."""
     from services.console.runs import opened
     from services.console.screen import print_legend, print_views
-    from services.console.workers import LEGEND, read_workers, workers_table
+    from services.console.workers import LEGEND, read_workers, work_table, workers_table
 
     with opened(run, config, context.args) as found:
-        print_views([found.streams.run, workers_table(read_workers(found.streams))])
+        known = read_workers(found.streams)
+    print_views([found.streams.run, workers_table(known), "", work_table(known)])
     print_legend(LEGEND)
 
 

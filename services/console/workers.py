@@ -45,8 +45,11 @@ def read_workers(streams: Streams) -> list[Worker]:
 
 
 def workers_table(workers: Sequence[Worker]) -> Table:
-    names = ("worker", "state", "version", "digest", "since", "beat", "holds", "work", "url")
-    table = Table(*names, box=None, pad_edge=False)
+    """Narrow enough for 80 columns with the ids that workers have; only a longer id is folded."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("worker", overflow="fold")
+    for name in ("state", "version", "digest", "since", "beat", "holds"):
+        table.add_column(name, no_wrap=True)
     for worker in workers:
         facts, beat = worker.facts, worker.beat_seconds
         table.add_row(
@@ -57,9 +60,19 @@ def workers_table(workers: Sequence[Worker]) -> Table:
             clock(facts["since"]) if "since" in facts else "-",
             "-" if beat is None else f"{beat:.1f} s",
             str(worker.held),
-            work_of(facts, WORK),
-            facts.get("url", "-"),
         )
+    return table
+
+
+def work_table(workers: Sequence[Worker]) -> Table:
+    """What each living one has done and where it listens, in words, which may take several lines."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for worker in workers:
+        words = [work_of(worker.facts, WORK), worker.facts.get("url", "")]
+        if any(words):
+            table.add_row(worker.id, ", ".join(filter(None, words)))
     return table
 
 

@@ -56,10 +56,33 @@ def test_the_table_has_all_kinds_in_one_view(streams: Streams, shown: Look) -> N
     text = shown("workers")
     for beat in beats:
         beat.stop()
-    rows = {line.split()[0]: line for line in text.splitlines() if line}
-    assert rows["rollout-a"].split()[1:4] == ["serving", "7", "abcdef12"]
-    assert "5 groups delivered" in rows["rollout-a"] and rows["rollout-a"].rstrip().endswith("http://here:1")
-    assert "3 groups delivered" in rows["reward-b"] and rows["reward-b"].split()[1] == "alive"
-    assert rows["learner"].split()[1:4] == ["training", "7", "-"]
-    assert rows["rollout-gone"].split()[1] == "dead"
-    assert "beat: age of its heartbeat" in text
+    states, work, legend = text.split("\n\n")
+    rows = {line.split()[0]: line.split()[1:] for line in states.splitlines()}
+    assert rows["rollout-a"][:3] == ["serving", "7", "abcdef12"]
+    assert rows["learner"][:3] == ["training", "7", "-"]
+    assert rows["reward-b"][0] == "alive" and rows["rollout-gone"][0] == "dead"
+    done = {line.split()[0]: line.rstrip() for line in work.splitlines()}
+    assert done["rollout-a"].endswith("  5 groups delivered, http://here:1")
+    assert done["reward-b"].endswith("  3 groups delivered") and "rollout-gone" not in done
+    assert "beat: age of its heartbeat" in legend
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_everything_fits_into_80_columns_with_its_numbers_whole(
+    streams: Streams, shown: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    id, url = "rollout-0123456789ab-22329-abc123", "http://127.0.0.1:8000"
+    work = {"groups_in_flight": 128, "groups_delivered": 16640, "tokens_generated": 750756}
+    heartbeat = Heartbeat(streams, "rollout", id, lambda: FACTS | {"url": url, "version": 16640} | work)
+    heartbeat.start()
+    issue(streams)
+    take_prompt(streams, id)
+    text = shown("workers")
+    heartbeat.stop()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    words = text.split()
+    for whole in ("serving", "16640", "abcdef12", "128", "750756", url):
+        assert whole in words or f"{whole}," in words
+    (row,) = [line for line in text.splitlines() if " serving " in line]
+    assert row.split()[1:4] == ["serving", "16640", "abcdef12"] and row.split()[-2:] == ["s", "1"]
