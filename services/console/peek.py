@@ -1,16 +1,19 @@
 """Stream entries as a person reads them."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 
 from rich.console import Group as Lines
 from rich.panel import Panel
 from rich.text import Text
 
 from services.console.passage import passage
+from services.console.progress import MEASURED
 from services.console.screen import clock
 from shared.codec import MalformedEntry, decode_group, decode_prompt, intact_payload
 from shared.entry import Entry, seconds_of
 from shared.experience import Completion, Group, Prompt
+from shared.heldout import solved_shares
 from shared.stream import STREAMS, Streams
 
 PEEKABLE = (*STREAMS, "dead", "events")
@@ -30,13 +33,26 @@ def peek(streams: Streams, name: str, count: int) -> list[Panel | Text]:
 
 
 def _event(entry: Entry) -> Text:
+    """One line, however long."""
     fields = entry.fields
     return Text.assemble(
         (clock(float(fields["at"])), "dim"),
         (f" {fields['service']:<8} ", "cyan"),
         (f"{fields['kind']:<10} ", "bold"),
-        fields["text"],
+        _gist(json.loads(fields["text"])) if fields["kind"] in MEASURED else " ".join(fields["text"].split()),
     )
+
+
+def _gist(metrics: Mapping[str, float]) -> str:
+    """Of a step or an evaluation with its dozens of metrics, what people look for first."""
+    words = [f"step {metrics['step']:.0f}"]
+    if "reward/mean" in metrics:
+        words.append(f"reward {metrics['reward/mean']:.3f}")
+    words += [
+        f"{name} {share:.3f}" if "pass@" in name else f"{name} accuracy {share:.3f}"
+        for name, share in solved_shares(metrics).items()
+    ]
+    return ", ".join(words)
 
 
 def entry_panel(name: str, entry: Entry) -> Panel:

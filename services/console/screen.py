@@ -23,10 +23,10 @@ def is_terminal(console: Console) -> bool:
 
 
 def print_views(views: Sequence[RenderableType]) -> None:
-    """Print tables and texts one below the other."""
+    """Print tables and texts one below the other. Texts are not broken into lines: a terminal does that."""
     console = Console(highlight=False)
     for view in views:
-        console.print(view)
+        console.print(view, soft_wrap=isinstance(view, str | Text))
 
 
 def clock(at: float, digits: int = 0) -> str:

@@ -1,5 +1,8 @@
 """Entries as people read them."""
 
+import json
+import re
+
 import pytest
 from rich.console import Console
 
@@ -8,6 +11,7 @@ from shared.codec import encode
 from shared.reader import Reader
 from shared.stream import Streams
 from tests.console.entries import a_group, a_prompt
+from tests.console.looking import Look
 
 
 def text_of(streams: Streams, name: str, count: int = 3) -> str:
@@ -62,7 +66,7 @@ def test_a_dead_letter_tells_its_cause_and_its_content(streams: Streams) -> None
     prompt = a_prompt()
     streams.append_prompts([(prompt.fields(), encode(prompt))], 1)
     (entry,) = Reader(streams, "prompts", "rollout").read(1)
-    streams.dead_letter(entry, "prompts", "rollout", "longer than the model allows", attempts=2)
+    streams.dead_letter(entry, "prompts", "rollout", "failed", "longer than the model allows", attempts=2)
     text = text_of(streams, "dead")
     assert "rollout, attempt 2: longer than the model allows" in text
     assert "Tom has 12 pens" in text
@@ -76,6 +80,22 @@ def test_a_payload_that_cannot_be_read_is_said_to_be_so(streams: Streams) -> Non
 def test_events_are_lines(streams: Streams) -> None:
     streams.event("join", "reward", "reward-b is here")
     assert text_of(streams, "events").rstrip().endswith("reward   join       reward-b is here")
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_an_event_is_one_line_and_metrics_are_their_reward_and_accuracy(
+    streams: Streams, shown: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    others = {f"time/part_{number}": 0.5 for number in range(40)}
+    solved = {"eval/heldout/greedy/accuracy": 0.75, "eval/heldout/sampled/pass@4": 0.875}
+    streams.event("step", "learner", json.dumps({"step": 12, "reward/mean": 5.5, **others}))
+    streams.event("eval", "learner", json.dumps({"step": 12, **solved, **others}))
+    streams.event("push_failed", "learner", "no answer:\n  " + "x" * 100)
+    step, evaluation, failure = shown("peek", "events").splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d learner  step       step 12, reward 5\.500", step)
+    assert evaluation.endswith(" eval       step 12, greedy accuracy 0.750, sampled pass@4 0.875")
+    assert failure.endswith(" push_failed no answer: " + "x" * 100)
 
 
 def test_an_unknown_stream_is_refused_with_the_known_ones(streams: Streams) -> None:
