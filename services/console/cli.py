@@ -2,12 +2,15 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.console.dead_cli import dead_app
 from services.console.options import TAKES_OVERRIDES, OrRunFile, RunFile, RunName
+
+if TYPE_CHECKING:
+    from services.console.runs import RunAbsent
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -95,14 +98,18 @@ def config(context: typer.Context, config: RunFile) -> None:
 def status(context: typer.Context, run: RunName = None, config: OrRunFile = None) -> None:
     """Who takes part in a run, with which policy version, how stale its data is and how fast it goes."""
     from services.console.progress import Progress
-    from services.console.runs import opened
+    from services.console.remains import remains
+    from services.console.runs import RunAbsent, opened
     from services.console.screen import print_legend, print_views
     from services.console.view import LEGEND, status_views
 
-    with opened(run, config, context.args) as found:
-        progress = Progress(found.streams, with_past=True)
-        progress.refresh()
-    print_views(status_views(progress, found.report))
+    try:
+        with opened(run, config, context.args) as found:
+            progress = Progress(found.streams, with_past=True)
+            progress.refresh()
+    except RunAbsent as absent:
+        return _print_end(absent)
+    print_views(status_views(progress, remains(found.folder)))
     print_legend(LEGEND)
 
 
@@ -110,12 +117,28 @@ def status(context: typer.Context, run: RunName = None, config: OrRunFile = None
 def queues(context: typer.Context, run: RunName = None, config: OrRunFile = None) -> None:
     """How full each stream is: entries, pending and untaken ones, age of the oldest, consumers."""
     from services.console.queues import LEGEND, queue_table, read_queues
-    from services.console.runs import opened
+    from services.console.remains import remains
+    from services.console.runs import RunAbsent, opened
     from services.console.screen import print_legend, print_views
+    from shared.workers import list_workers
 
-    with opened(run, config, context.args) as found:
-        print_views([found.streams.run, queue_table(read_queues(found.streams))])
+    try:
+        with opened(run, config, context.args) as found:
+            past = [] if list_workers(found.streams) else remains(found.folder)
+            print_views([found.streams.run, *past, queue_table(read_queues(found.streams))])
+    except RunAbsent as absent:
+        return _print_end(absent)
     print_legend(LEGEND)
+
+
+def _print_end(absent: "RunAbsent") -> None:
+    """What a run reached whose Redis ended with it; raises it again if the run did not come to its end."""
+    from services.console.remains import read_report, remains
+    from services.console.screen import print_views
+
+    if read_report(absent.folder) is None:
+        raise absent
+    print_views([absent.folder.name, *remains(absent.folder)])
 
 
 @app.command(**TAKES_OVERRIDES)

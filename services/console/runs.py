@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from services.console.config import ConsoleSettings
+from services.console.remains import remains
 from services.console.resolved import CONFIG, check_overrides
 from shared.config import hide_password, load_settings, read_tables
 from shared.stream import STREAMS, Streams, connect
@@ -24,7 +25,8 @@ class RunAbsent(ValueError):
     """A run that is not in Redis, or whose Redis is gone: it has ended, was stopped, or never began."""
 
     def __init__(self, message: str, folder: Path) -> None:
-        super().__init__(f"{message}; {_remains(folder)}")
+        left = remains(folder) or [f"{folder} has no report of an ended run{_others()}"]
+        super().__init__("; ".join([message, *left]))
         self.folder = folder
 
 
@@ -34,11 +36,6 @@ class Run:
 
     streams: Streams
     folder: Path
-
-    @property
-    def report(self) -> Path | None:
-        """`report.json`, which the learner writes at its end; None before."""
-        return _report(self.folder)
 
 
 def find_folder(run: str | None, config: Path | None, overrides: Sequence[str], holding: str) -> Path:
@@ -136,20 +133,6 @@ def _password(config: Path, overrides: Sequence[str]) -> dict[str, str]:
 
 def _exists(streams: Streams) -> bool:
     return bool(streams.client.exists(*(streams.key(name) for name in (*STREAMS, "events", "dead"))))
-
-
-def _remains(folder: Path) -> str:
-    """What is left of a run that is not in Redis, and what to do with it."""
-    if report := _report(folder):
-        return f"the run has ended, and what it reached is in {report}"
-    if any(folder.glob("checkpoints/step-*")):
-        return f"the run was stopped: go on with `rollstream up --config {folder / CONFIG} --resume`"
-    return f"{folder} has no report of an ended run{_others()}"
-
-
-def _report(folder: Path) -> Path | None:
-    path = folder / "report.json"
-    return path if path.exists() else None
 
 
 def _runs_in(client: "redis.Redis") -> str:

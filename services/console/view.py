@@ -1,7 +1,6 @@
 """The live view of a run, and the same as plain lines."""
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group as Lines
 from rich.panel import Panel
@@ -31,16 +30,15 @@ def run_panel(progress: Progress, run: str, total_steps: int, seconds: float) ->
     return Panel(Lines(*(part for line in lines for part in (line, ""))), title=title, title_align="left")
 
 
-def status_views(progress: Progress, report: Path | None = None) -> list[Table | str]:
+def status_views(progress: Progress, past: Sequence[str] = ()) -> list[Table | str]:
     """Workers and rates of a run, for one look at it.
 
     Args:
-    report: of the run, once it has ended.
+    past: lines about it that matter when nobody works for it.
     """
     if progress.workers:
         return [_headline(progress), worker_table(progress), "", _training(progress)]
-    ended = f"; it has ended, and its report is {report}" if report else ""
-    return [f"no service of run {progress.run} is alive{ended}", _training(progress)]
+    return [f"no service of run {progress.run} is alive", *past, "", _training(progress)]
 
 
 def _headline(progress: Progress) -> str:

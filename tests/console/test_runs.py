@@ -17,7 +17,7 @@ from shared.config import load_settings
 from shared.stream import Streams, connect
 from shared.workers import Heartbeat
 from tests.conftest import RedisServer, free_port
-from tests.console.looking import Look, save_run, url_of
+from tests.console.looking import Look, save_report, save_run, url_of
 
 ROOT = Path(__file__).parents[2]
 LOOKS = ("status", "queues", "peek prompts")
@@ -70,19 +70,34 @@ def test_a_run_that_is_not_in_redis_is_told_with_those_that_are(streams: Streams
     assert f"{streams.run} (not at work)" in refused("queues")
 
 
-def test_a_run_whose_redis_ended_with_it_is_told_with_its_report(refused: Look) -> None:
+def test_a_run_whose_redis_ended_with_it_is_told_with_what_it_reached(refused: Look, shown: Look) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     folder = save_run("done", url)
     sentence = refused("status")
     assert f"Redis at {url}, of run 'done', does not answer" in sentence
     assert "has no report of an ended run" in sentence
     (folder / "checkpoints" / "step-000013").mkdir(parents=True)
-    assert f"was stopped: go on with `rollstream up --config {folder}/config.toml --resume`" in refused(
-        "status"
-    )
-    (folder / "report.json").write_text("{}")
-    sentence = refused("status")
-    assert "the run has ended, and what it reached is in runs/done/report.json" in sentence
+    back = f"rollstream up --config {folder}/config.toml"
+    stopped = f"was stopped: go on from step 13 with `{back} --resume`"
+    assert stopped in refused("status")
+    save_report(folder, steps=12)
+    assert stopped in refused("status"), "it went on past the end that it was reported to have"
+    save_report(folder, steps=13)
+    for look in ("status", "queues"):
+        assert shown(look).splitlines() == [
+            "done",
+            "the run has ended after 13 steps; groups trained on: 3,328, dead: 2",
+            "held-out greedy: 0.649 before, 0.911 after",
+            f"report: {folder}/report.json",
+            f"start the next with `{back} --run.name NAME`",
+            f"train this one on with `{back} --resume --learner.steps 26`",
+        ]
+    assert "the run has ended after 13 steps" in refused("workers")
+    with (folder / "config.toml").open("a") as file:
+        file.write("resume = true\n")
+    assert "--run.name NAME --learner.resume false`" in shown("status"), "there is nothing to resume yet"
+    (folder / "report.json").write_text("{")
+    assert "report.json is no JSON" in refused("status")
 
 
 def test_a_trained_prompt_of_a_run_that_was_stopped_is_traced_from_its_folder(shown: Look) -> None:
@@ -97,8 +112,15 @@ def test_an_ended_run_whose_keys_are_still_there_is_told_with_its_report(
 ) -> None:
     folder = save_run(streams.run, url_of(streams))
     assert "is alive" in shown("status") and "report" not in shown("status")
-    (folder / "report.json").write_text("{}")
-    assert f"it has ended, and its report is {folder / 'report.json'}" in shown("status")
+    save_report(folder)
+    for look in ("status", "queues"):
+        assert "the run has ended after 13 steps" in shown(look)
+        assert f"report: {folder / 'report.json'}\n" in shown(look)
+    heartbeat = Heartbeat(streams, "learner", "learner", lambda: {"version": 14, "steps": 26})
+    heartbeat.start()
+    texts = [shown(look) for look in ("status", "queues")]
+    heartbeat.stop()
+    assert not any("has ended" in text for text in texts), "it goes on"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +148,7 @@ def test_a_run_that_cannot_be_found_is_told(
     [
         ("--learnr.steps", "unknown table 'learnr'. Did you mean 'learner'?"),
         ("--learner.stepz", "unknown key 'learner.stepz'. Did you mean 'steps'?"),
-        ("--consol", "option --consol is unknown. Did you mean '--config'?"),
+        ("--confg", "option --confg is unknown. Did you mean '--config'?"),
     ],
 )
 def test_a_misspelt_override_of_a_look_is_refused_with_what_was_probably_meant(

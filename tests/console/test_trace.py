@@ -11,7 +11,7 @@ from shared.stream import Streams
 from shared.workers import Heartbeat
 from tests.conftest import free_port
 from tests.console.hops import bury, generate, issue, score, take_prompt
-from tests.console.looking import Look, save_run
+from tests.console.looking import Look, save_report, save_run
 
 pytestmark = pytest.mark.usefixtures("run_folder")
 
@@ -110,7 +110,7 @@ def test_what_was_trained_is_still_told_when_the_run_has_ended(
     trained = TrainedGroups(ended, step=0)
     trained.write(4, [score(streams)])
     trained.close()
-    (ended / "report.json").write_text("{}")
+    save_report(ended)
     text = shown("trace", "id-0", "--run", "ended")
     assert "id-0: trained on in step 4" in text
     assert sorted(told(text)) == sorted([ISSUED, TAKEN, GENERATED, TO_SCORE, SCORED, TRAINED])
