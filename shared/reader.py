@@ -118,4 +118,6 @@ class Reader:
         for entry in self._fetch(item):
             cause = f"{entry.deliveries} consumers took it and none finished it"
             service, attempts = GROUPS[self.source], entry.deliveries
-            self.streams.dead_letter(entry, self.source, service, cause, attempts, self.consumer)
+            self.streams.dead_letter(
+                entry, self.source, service, "unfinished", cause, attempts, self.consumer
+            )

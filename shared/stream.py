@@ -17,6 +17,7 @@ from typing import Any, Literal
 import redis
 
 from shared import scripts
+from shared.causes import CauseKind
 from shared.entry import Entry, flat_entry, parse_entry, seconds_of
 
 log = logging.getLogger("rollstream.stream")
@@ -199,15 +200,16 @@ class Streams:
             moved += self._forward(keys=[self.key(source), self.key(target)], args=arguments)
         return [bool(each) for each in moved]
 
-    def dead_letter(self, entry: Entry, source: StreamName, stage: str, cause: str, attempts: int,
-                    by: str = "") -> bool:  # fmt: skip
+    def dead_letter(self, entry: Entry, source: StreamName, stage: str, kind: CauseKind, cause: str,
+                    attempts: int, by: str = "") -> bool:  # fmt: skip
         """Move an entry that cannot be processed to the dead stream, as it was, with its cause.
 
         Args:
         by: the worker that gives it up.
         """
-        fields: dict[str, Any] = {"id": entry.id, "stage": stage, "cause": cause[:2000], "attempts": attempts,
-                  "at": f"{time.time():.3f}", "stream": source, "by": by or stage}  # fmt: skip
+        fields: dict[str, Any] = {"id": entry.id, "stage": stage, "kind": kind, "cause": cause[:2000],
+                  "attempts": attempts, "at": f"{time.time():.3f}", "stream": source,
+                  "by": by or stage}  # fmt: skip
         if "checksum" in entry.fields:
             fields["checksum"] = entry.fields["checksum"]  # as its writer had it
         (moved,) = self.forward_all([(entry, fields, entry.payload)], source, "dead")

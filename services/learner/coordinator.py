@@ -85,7 +85,9 @@ class Coordinator:
             while_waiting=self.publisher.check,
             digest_of=self.publisher.digest,
         )
-        self._prometheus.show_feed(self.feed.counts, lambda: self.feed.in_flight, self._credits)
+        self._prometheus.show_feed(
+            self.feed.counts, self.feed.deaths, lambda: self.feed.in_flight, self._credits
+        )
         self._prometheus.registry.register(QueueMetrics("learner", self.streams, (*STREAMS, "dead")))
         self.step = 0
         self.report = Report(

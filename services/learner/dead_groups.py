@@ -6,6 +6,7 @@ checkpoint that knows of it is durable. So a group that was requeued is issued o
 and not forgotten, wherever the learner is killed meanwhile.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ class DeadGroups:
         self._requeued: dict[str, int] = {}  # and not trained on yet: id -> position
         self._due: list[int] = []  # positions of those that are not issued yet
         self._letter_cursor = self._request_cursor = "0"
+        self.deaths: Counter[tuple[str, str]] = Counter()
+        """Letters read, by the service that gave the group up and the kind of its cause."""
         self._requests: list[str] = []  # read since the last durable checkpoint
 
     @property
@@ -42,6 +45,7 @@ class DeadGroups:
         while page := self._streams.after("dead", self._letter_cursor):
             for letter in page:
                 yield letter
+                self.deaths[letter.fields.get("stage", ""), letter.fields.get("kind", "")] += 1
                 self._letters[letter.id] = letter.entry_id
                 self._letter_cursor = letter.entry_id
 

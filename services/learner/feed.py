@@ -72,8 +72,8 @@ class Feed:
         self._dead = DeadGroups(streams)
         self._losses = LossWatch(streams)
         self.counts: Counter[str] = Counter()
-        """`issued`, `trained`, `dead`: training groups of the run. `duplicates`: dropped since the start.
-        `dead at <stage>`: dead letters, by the service that gave the group up."""
+        """`issued`, `trained`, `dead`: training groups of the run. `duplicates`: dropped since the start."""
+        self.deaths = self._dead.deaths
 
     @property
     def in_flight(self) -> int:
@@ -258,7 +258,6 @@ class Feed:
         """
         for entry in self._dead.letters():
             self._queues.free([], [entry.id])
-            self.counts[f"dead at {entry.fields.get('stage')}"] += 1
             wanted = entry.id in self._issued or self._awaited.pop(entry.id, None) is not None
             if entry.id in self._issued:
                 self._bury(entry.id, self._issued.pop(entry.id)[1])

@@ -7,20 +7,21 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.causes import CAUSE_KINDS
 from shared.experience import Group
+from shared.stream import GROUPS
 
 disable_created_metrics()  # a series more for each counter, which nobody asks for
 
 _PREFIX = "rollstream_learner"
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 _AGES = (0, 1, 2, 3, 4, 6, 8, 16, 32)
+_STAGES = frozenset(GROUPS.values())
 _COUNTS = {
     "groups_issued": ("issued", "Training groups issued"),
     "groups_trained": ("trained", "Training groups trained on"),
     "duplicates_prevented": ("duplicates", "Experiences dropped: trained on before, or arrived twice"),
 }
-DEAD_AT = "dead at "
-"""What begins the names of the feed's counts of dead letters; then the service that gave the group up."""
 
 
 class LearnerMetrics:
@@ -61,9 +62,19 @@ class LearnerMetrics:
         for outcome in ("served", "failed"):
             self.pushes.labels(outcome)
 
-    def show_feed(self, counts: Mapping[str, int], in_flight: Callable[[], int], credits: int) -> None:
-        """counts: of the feed, as they are at each scrape."""
-        self.registry.register(_FeedCounts(counts))
+    def show_feed(
+        self,
+        counts: Mapping[str, int],
+        deaths: Mapping[tuple[str, str], int],
+        in_flight: Callable[[], int],
+        credits: int,
+    ) -> None:
+        """
+        Args:
+            counts: of the feed, as they are at each scrape.
+            deaths: dead letters by stage and kind of cause, likewise.
+        """
+        self.registry.register(_FeedCounts(counts, deaths))
         self._gauge("groups_in_flight", "Groups issued, not consumed").set_function(in_flight)
         self._gauge("credits", "Groups that may be in flight").set(credits)
 
@@ -110,14 +121,23 @@ _AGES_TEXT = "Tokens trained on by how many versions old the policy was that sam
 
 
 class _FeedCounts(Collector):
-    def __init__(self, counts: Mapping[str, int]) -> None:
+    def __init__(self, counts: Mapping[str, int], deaths: Mapping[tuple[str, str], int]) -> None:
         self._counts = counts
+        self._deaths = deaths
 
     def collect(self) -> Iterator[Metric]:
         for name, (key, text) in _COUNTS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", text, value=self._counts[key])
-        dead = CounterMetricFamily(f"{_PREFIX}_dead_letters", "Groups given up, by who did", labels=["stage"])
-        for key, count in list(self._counts.items()):
-            if key.startswith(DEAD_AT):
-                dead.add_metric([key.removeprefix(DEAD_AT)], count)
+        dead = CounterMetricFamily(
+            f"{_PREFIX}_dead_letters", "Groups given up, by who did and why", labels=["stage", "cause"]
+        )
+        for labels, count in self._bounded().items():
+            dead.add_metric(labels, count)
         yield dead
+
+    def _bounded(self) -> Tally[tuple[str, str]]:
+        """Whoever writes to Redis writes letters, but makes no labels."""
+        shown: Tally[tuple[str, str]] = Tally()
+        for (stage, kind), count in list(self._deaths.items()):
+            shown[stage if stage in _STAGES else "other", kind if kind in CAUSE_KINDS else "other"] += count
+        return shown

@@ -54,8 +54,8 @@ class Queues:
             self._reader.done(entry)
 
     def bury(self, entry: Entry, cause: str) -> None:
-        """Dead-letter an experience that must not be trained on."""
-        self.insist(lambda: self._streams.dead_letter(entry, "experiences", "learner", cause, attempts=1))
+        """Dead-letter an experience that is not what it must be to be trained on."""
+        self.insist(lambda: self._streams.dead_letter(entry, "experiences", "learner", "malformed", cause, 1))
         self._reader.done(entry)
 
     def read(self) -> list[Entry]:

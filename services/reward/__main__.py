@@ -31,6 +31,7 @@ def serve(settings: RewardSettings) -> None:
 
     from services.reward.app import create_app
     from services.reward.core import ScoringCore
+    from services.reward.metrics import Metrics
     from services.reward.worker import Worker
     from shared.stream import Streams, check_server, connect
     from shared.telemetry import set_up_logging
@@ -45,10 +46,11 @@ def serve(settings: RewardSettings) -> None:
     streams = Streams(client, settings.run.name)
     streams.ensure_groups()
     core = ScoringCore(config)
-    worker = Worker(streams, core, config, lambda: {"url": url})
+    metrics = Metrics()
+    worker = Worker(streams, core, config, metrics, lambda: {"url": url})
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(config, core, worker, streams, token),
+            create_app(config, core, worker, streams, token, metrics),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=3,

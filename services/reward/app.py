@@ -27,10 +27,14 @@ CONTRACTS = (openrlhf, llamafactory, slime, openinstruct, pipelinerl, nemo_gym, 
 
 
 def create_app(
-    config: RewardConfig, core: ScoringCore, worker: Worker, streams: Streams, token: str | None
+    config: RewardConfig,
+    core: ScoringCore,
+    worker: Worker,
+    streams: Streams,
+    token: str | None,
+    metrics: Metrics,
 ) -> FastAPI:
     """The application. While it runs, `worker` runs in a thread; if that fails, the server stops."""
-    metrics = Metrics()
     metrics.registry.register(QueueMetrics("reward", streams, ("rollouts", "experiences", "dead")))
     core.observe = metrics.time_scorer
     door = Door(config, core, token, metrics)

@@ -48,6 +48,11 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
+        self.dead_letters = Counter(
+            "rollstream_reward_dead_letters", "Groups given up, by cause", ["cause"], registry=self.registry
+        )
+        for cause in ("malformed", "refused", "failed", "timeout"):
+            self.dead_letters.labels(cause)  # shown as 0 from the start, so that a first increase is one
         self.waiting = Gauge(
             "rollstream_reward_requests_waiting", "Requests being served", registry=self.registry
         )

@@ -12,6 +12,8 @@ import redis
 
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
+from services.reward.metrics import Metrics
+from shared.causes import CauseKind
 from shared.codec import MalformedEntry, decode_group, encode, intact_payload
 from shared.entry import Entry
 from shared.experience import Completion, Group, Prompt
@@ -31,6 +33,9 @@ TURN_SECONDS = 0.02
 CLAIM_SECONDS = 5.0
 OUTAGE_SECONDS = 0.5
 """Pause between tries while Redis does not answer."""
+
+KINDS: dict[str, CauseKind] = {"invalid": "refused", "error": "failed", "timeout": "timeout"}
+"""What kind of cause each status of a failure is."""
 
 
 @dataclasses.dataclass
@@ -81,6 +86,7 @@ class Worker:
         streams: Streams,
         core: ScoringCore,
         config: RewardConfig,
+        metrics: Metrics,
         facts: Callable[[], dict[str, Any]],
     ) -> None:
         """
@@ -96,6 +102,7 @@ class Worker:
         self._streams = streams
         self._core = core
         self._config = config
+        self._metrics = metrics
         self._threads = ThreadPoolExecutor(config.concurrent_groups, "score")
         self._scoring: dict[Future[None], Attempt] = {}
         self._reader = Reader(streams, "rollouts", self.id)
@@ -177,7 +184,7 @@ class Worker:
     def _settle(self, attempt: Attempt) -> None:
         """Forward the group, bury it, or note it for another attempt."""
         if attempt.malformed:
-            return self._bury(attempt, attempt.malformed)
+            return self._bury(attempt, "malformed", attempt.malformed)
         assert attempt.group
         results = [result for result in attempt.results if result is not None]
         failures = {number: result for number, result in enumerate(results) if result.status != "ok"}
@@ -199,7 +206,7 @@ class Worker:
         causes = [f"{number}: {result.error}" for number, result in failures.items()]
         if failures and (len(failures) == len(results) or group.prompt.purpose == "eval"):
             cause = f"{len(failures)} of {len(results)} completions not scored; {causes[0]}"
-            return self._bury(attempt, cause)
+            return self._bury(attempt, KINDS[next(iter(failures.values())).status], cause)
         for completion, result in zip(group.completions, results, strict=True):
             completion.reward, completion.components = result.reward, result.components
             completion.step_rewards = result.step_rewards or []
@@ -224,11 +231,13 @@ class Worker:
         for entry, _, _ in scored:
             self._reader.done(entry)
 
-    def _bury(self, attempt: Attempt, cause: str) -> None:
+    def _bury(self, attempt: Attempt, kind: CauseKind, cause: str) -> None:
         entry, number = attempt.entry, attempt.number
-        self._counts["groups_dead"] += self._insist(
-            lambda: self._streams.dead_letter(entry, "rollouts", "reward", cause, number, self.id)
+        dead = self._insist(
+            lambda: self._streams.dead_letter(entry, "rollouts", "reward", kind, cause, number, self.id)
         )
+        self._counts["groups_dead"] += dead
+        self._metrics.dead_letters.labels(kind).inc(dead)
         self._reader.done(entry)
         log.warning("id=%s is dead after %d attempts: %s", entry.id, number, cause)
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import redis
 
 from services.rollout.metrics import RolloutMetrics
+from shared.causes import CauseKind
 from shared.codec import encode
 from shared.entry import Entry
 from shared.experience import Group
@@ -78,15 +79,13 @@ class Outbox:
         put_back = await _until_redis_answers(lambda: hand_back(self._streams, "prompts", entry))
         self._metrics.groups.labels("handed_back").inc(put_back)
 
-    async def bury(self, entry: Entry, kind: str, cause: str, attempts: int) -> None:
-        """Move a prompt to the dead letters.
-
-        Args:
-            kind: of cause, for the metrics.
-        """
+    async def bury(self, entry: Entry, kind: CauseKind, cause: str, attempts: int) -> None:
+        """Move a prompt to the dead letters."""
         log.error("id=%s cannot be answered: %s", entry.id, cause)
         if await _until_redis_answers(
-            lambda: self._streams.dead_letter(entry, "prompts", "rollout", cause, attempts, self._worker_id)
+            lambda: self._streams.dead_letter(
+                entry, "prompts", "rollout", kind, cause, attempts, self._worker_id
+            )
         ):
             self.groups_dead += 1
             self._metrics.groups.labels("dead").inc()

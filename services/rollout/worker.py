@@ -16,6 +16,7 @@ from services.rollout.engine import Engine, EngineDead, PromptRefused
 from services.rollout.metrics import RolloutMetrics
 from services.rollout.outbox import OUTAGE_SECONDS, Outbox
 from services.rollout.weight_store import WeightStore
+from shared.causes import CauseKind
 from shared.codec import MalformedEntry, decode_prompt, intact_payload
 from shared.entry import Entry
 from shared.experience import Completion, Group, Prompt
@@ -203,7 +204,7 @@ class StreamWorker:
             divergences = self._weights.divergences
             answer = await self._generate(prompt) if served else None
         except (MalformedEntry, PromptRefused) as error:
-            kind = "malformed" if isinstance(error, MalformedEntry) else "refused"
+            kind: CauseKind = "malformed" if isinstance(error, MalformedEntry) else "refused"
             await self.outbox.bury(entry, kind, str(error), attempts=1)
         except EngineDead:
             raise

@@ -37,6 +37,8 @@ def score(streams: Streams, index: int = 0, worker: str = "reward-b") -> Entry:
 def bury(streams: Streams, index: int = 0, cause: str = "no luck", stage: str = "rollout") -> str:
     """A prompt whose credit the learner has taken back."""
     id = issue(streams, index)
-    assert streams.dead_letter(take_prompt(streams), "prompts", stage, cause, attempts=3, by="rollout-a")
+    assert streams.dead_letter(
+        take_prompt(streams), "prompts", stage, "failed", cause, attempts=3, by="rollout-a"
+    )
     streams.release([], [id], 1)
     return id

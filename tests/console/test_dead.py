@@ -36,7 +36,9 @@ def test_a_letter_is_shown_with_its_cause_its_way_and_its_content(streams: Strea
     generate(streams)
     (entry,) = streams.after("rollouts", "0")
     streams.client.xreadgroup("reward", "reward-b", {streams.key("rollouts"): ">"})
-    streams.dead_letter(entry, "rollouts", "reward", "scorer raised: boom", attempts=3, by="reward-b")
+    streams.dead_letter(
+        entry, "rollouts", "reward", "failed", "scorer raised: boom", attempts=3, by="reward-b"
+    )
     text = shown("dead", "show", "id-0")
     assert "reward, attempt 3: scorer raised: boom" in text and "given up by reward-b" in text
     assert "issued at version 3" in text
@@ -63,7 +65,7 @@ def test_all_of_a_cause_are_requeued_and_the_others_stay(streams: Streams, shown
 
 def test_one_that_has_no_id_is_named_by_its_letter(streams: Streams, shown: Look) -> None:
     streams.client.xadd(streams.key("prompts"), {"payload": b"rubbish"})
-    streams.dead_letter(take_prompt(streams), "prompts", "rollout", "not a prompt", attempts=1)
+    streams.dead_letter(take_prompt(streams), "prompts", "rollout", "failed", "not a prompt", attempts=1)
     (letter,) = DeadLetters(streams).all()
     assert letter.entry_id in shown("dead", "list")
     assert "the payload cannot be read" in shown("dead", "show", letter.entry_id)
@@ -75,7 +77,7 @@ def test_what_cannot_be_done_is_told_for_each_letter_and_the_rest_is_done(
 ) -> None:
     bury(streams, 0)
     issue(streams, 1)  # its learner has yet to notice that it dies
-    streams.dead_letter(take_prompt(streams), "prompts", "rollout", "no luck", attempts=3)
+    streams.dead_letter(take_prompt(streams), "prompts", "rollout", "failed", "no luck", attempts=3)
     assert call(monkeypatch, "dead", "drop", "--all") == 1
     output = capsys.readouterr()
     assert "1 dropped" in output.out and "refused: id-1 is in flight for the learner" in output.err

@@ -35,7 +35,7 @@ def test_a_queue_tells_what_is_taken_and_what_is_not(streams: Streams) -> None:
 def test_dead_letters_and_events_have_a_length_and_no_group(streams: Streams) -> None:
     issue(streams, 1)
     (entry,) = Reader(streams, "prompts", "worker-1").read(1)
-    streams.dead_letter(entry, "prompts", "rollout", "too long", attempts=1)
+    streams.dead_letter(entry, "prompts", "rollout", "failed", "too long", attempts=1)
     queues = by_name(streams)
     assert queues["dead"].length == 1 and queues["dead"].pending is None and queues["dead"].lag is None
     assert queues["events"].length == 1

@@ -18,7 +18,7 @@ def let_die(streams: Streams, feed: Feed, number: int = 1) -> str:
     """Of the 4 prompts in flight one dies and the others are answered; returns its id."""
     entries = Reader(streams, "prompts", "w").read(4, 100)
     dead = entries.pop(number)
-    streams.dead_letter(dead, "prompts", "rollout", "no luck", attempts=3)
+    streams.dead_letter(dead, "prompts", "rollout", "failed", "no luck", attempts=3)
     pass_on(streams, entries)
     return dead.id
 
@@ -51,7 +51,8 @@ def test_a_requeued_group_is_issued_before_new_prompts_and_trained_on_once(strea
         third = step(feed, 2)
     ids = first + second + third
     assert len(set(ids)) == 12 and ids.count(dead) == 1
-    assert feed.counts == {"issued": 12, "trained": 12, "dead": 0, "dead at rollout": 1}
+    assert feed.counts == {"issued": 12, "trained": 12, "dead": 0}
+    assert feed.deaths == {("rollout", "failed"): 1}
     feed.release()
     assert not streams.in_flight() and not streams.client.xlen(streams.key("requeue"))
 
@@ -209,7 +210,7 @@ class Pipeline:
     def act(self) -> None:
         for entry in self.reader.read(2, 1):
             if self.happens(0.3):
-                self.streams.dead_letter(entry, "prompts", "rollout", "no luck", attempts=1)
+                self.streams.dead_letter(entry, "prompts", "rollout", "failed", "no luck", attempts=1)
             else:
                 pass_on(self.streams, [entry])
         for letter in self.letters.all():

@@ -33,7 +33,7 @@ def services(streams: Streams, rewards: Rewards) -> Iterator[list[Prompt]]:
                 came.append(prompt)
                 given = rewards(prompt)
                 if given is None:
-                    streams.dead_letter(entry, "prompts", "rollout", "no answer", attempts=1)
+                    streams.dead_letter(entry, "prompts", "rollout", "failed", "no answer", attempts=1)
                     continue
                 group = scored(prompt, given)
                 streams.forward(entry, "prompts", "rollouts", prompt.fields(), b"")

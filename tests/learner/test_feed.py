@@ -173,12 +173,13 @@ def test_a_dead_lettered_group_is_replaced_by_the_next_prompt(streams: Streams) 
     feed = make_feed(streams, total_groups=4)
     feed.issue(0)
     entries = Reader(streams, "prompts", "w").read(4, 100)
-    streams.dead_letter(entries[1], "prompts", "rollout", "no luck", attempts=3)
+    streams.dead_letter(entries[1], "prompts", "rollout", "failed", "no luck", attempts=3)
     pass_on(streams, [entries[0], *entries[2:]])
     with services(streams):
         ids = step(feed, 0)
     assert entries[1].id not in ids and len(ids) == 4
-    assert feed.counts == {"issued": 5, "trained": 4, "dead": 1, "dead at rollout": 1}
+    assert feed.counts == {"issued": 5, "trained": 4, "dead": 1}
+    assert feed.deaths == {("rollout", "failed"): 1}
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ def test_a_run_in_which_every_group_dies_ends_with_the_cause(streams: Streams) -
         for _ in range(10):
             feed.issue(0)
             for entry in reader.read(4, 100):
-                streams.dead_letter(entry, "prompts", "rollout", "too long", attempts=1)
+                streams.dead_letter(entry, "prompts", "rollout", "failed", "too long", attempts=1)
 
 
 def test_a_silent_pipeline_ends_with_an_error_that_says_where_the_groups_are(streams: Streams) -> None:

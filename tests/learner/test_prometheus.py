@@ -111,13 +111,20 @@ def test_the_feeds_counts_are_shown_as_they_are_at_each_scrape(
     server: MetricsServer, metrics: LearnerMetrics
 ) -> None:
     counts = Counter({"issued": 5, "trained": 2})
-    metrics.show_feed(counts, in_flight=lambda: counts["issued"] - counts["trained"], credits=8)
+    deaths: Counter[tuple[str, str]] = Counter()
+    metrics.show_feed(counts, deaths, in_flight=lambda: counts["issued"] - counts["trained"], credits=8)
     assert samples(server)["rollstream_learner_groups_in_flight"] == 3
-    counts.update({"trained": 2, "duplicates": 1, "dead at reward": 1})
+    counts.update({"trained": 2, "duplicates": 1})
+    deaths.update({("reward", "timeout"): 1, ("reward", "free text"): 2, ("", "failed"): 3})
     seen = samples(server)
     assert seen["rollstream_learner_groups_issued_total"] == 5
     assert seen["rollstream_learner_groups_trained_total"] == 4
     assert seen["rollstream_learner_groups_in_flight"] == 1
     assert seen["rollstream_learner_credits"] == 8
     assert seen["rollstream_learner_duplicates_prevented_total"] == 1
-    assert seen["rollstream_learner_dead_letters_total reward"] == 1
+    dead = {name: value for name, value in seen.items() if "dead_letters" in name}
+    assert dead == {
+        "rollstream_learner_dead_letters_total timeout reward": 1,
+        "rollstream_learner_dead_letters_total other reward": 2,
+        "rollstream_learner_dead_letters_total failed other": 3,
+    }

@@ -14,6 +14,7 @@ import pytest
 
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
+from services.reward.metrics import Metrics
 from services.reward.worker import Worker
 from shared.stream import Streams
 from shared.workers import list_workers
@@ -106,7 +107,7 @@ def start() -> Iterator[Start]:
         scorers = {scorer: 1.0} if isinstance(scorer, str) else scorer
         table = {"scorers": scorers, "max_attempts": max_attempts, "retry_seconds": 0.01}
         config = RewardConfig.model_validate(table)
-        worker = Worker(streams, ScoringCore(config), config, dict)
+        worker = Worker(streams, ScoringCore(config), config, Metrics(), dict)
         thread = threading.Thread(target=worker.run)
         thread.start()
         running.append((worker, thread))

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from services.reward.app import create_app
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
+from services.reward.metrics import Metrics
 from services.reward.worker import Worker
 from shared.stream import Streams
 
@@ -19,9 +20,10 @@ from shared.stream import Streams
 def application(streams: Streams, **reward: Any) -> Iterator[FastAPI]:
     """An application whose stream worker does not run unless its lifespan does."""
     config = RewardConfig.model_validate(reward)
-    core = ScoringCore(config)
+    core, metrics = ScoringCore(config), Metrics()
     try:
-        yield create_app(config, core, Worker(streams, core, config, dict), streams, None)
+        worker = Worker(streams, core, config, metrics, dict)
+        yield create_app(config, core, worker, streams, None, metrics)
     finally:
         core.close()
 

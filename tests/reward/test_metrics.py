@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shared.stream import Streams
 from tests.reward.conftest import Launcher, wait_for
-from tests.reward.groups import RIGHT
+from tests.reward.groups import RIGHT, add, deliver, make_group
 
 TABLE = Path(__file__).parents[2] / "docs/rest.md"
 
@@ -63,6 +63,18 @@ def test_requests_items_seconds_and_queues_are_counted(client: httpx.Client, str
     assert seen["rollstream_reward_queue_pending", "rollouts"] == 0
     assert seen[("rollstream_reward_requests_waiting",)] == 0
     assert not [key for key in seen if any("scanner" in part for part in key)]
+
+
+def test_dead_letters_are_counted_by_the_kind_of_their_cause(client: httpx.Client, streams: Streams) -> None:
+    add(streams, "poison", b"no group")
+    deliver(streams, make_group("a", [RIGHT], ground_truth=None), make_group("b", [""], ground_truth=None))
+    counted = {"malformed": 1, "refused": 2, "failed": 0, "timeout": 0}
+
+    def seen() -> dict[str, float]:
+        found = samples(client)
+        return {kind: found["rollstream_reward_dead_letters_total", kind] for kind in counted}
+
+    wait_for(lambda: seen() == counted, "the counts")
 
 
 def test_a_queue_that_cannot_be_asked_is_not_shown_as_empty(client: httpx.Client, streams: Streams) -> None:

@@ -127,6 +127,7 @@ def test_a_group_without_any_score_and_a_part_of_a_heldout_one_are_buried_whole_
     wait_for(lambda: length(streams, "dead") and length(streams, "experiences"), "both groups")
     (entry,) = streams.tail("dead", 10)
     assert (entry.id, entry.fields["stage"], entry.fields["attempts"]) == ("bad", "reward", "2")
+    assert entry.fields["kind"] == "failed"
     zeros = texts.count("0")
     first = texts.index("0")
     assert entry.fields["cause"] == f"{zeros} of 2 completions not scored; {first}: {INVERSE_FAILS}"
@@ -215,7 +216,7 @@ def test_an_invalid_group_is_buried_without_a_second_try(streams: Streams, start
     start(streams, max_attempts=100)
     wait_for(lambda: length(streams, "dead"), "the dead letter")
     (entry,) = streams.tail("dead", 10)
-    assert entry.fields["attempts"] == "1"
+    assert (entry.fields["attempts"], entry.fields["kind"]) == ("1", "refused")
     assert "needs a ground_truth" in entry.fields["cause"]
 
 
@@ -229,7 +230,7 @@ def test_a_payload_that_is_no_group_is_buried_at_once_and_work_goes_on(
     wait_for(lambda: length(streams, "experiences"), "the good group")
     (entry,) = streams.tail("dead", 10)
     assert (entry.id, entry.payload, entry.fields["attempts"]) == ("poison", payload, "1")
-    assert entry.fields["cause"]
+    assert entry.fields["cause"] and entry.fields["kind"] == "malformed"
     assert worker.outage is None
 
 

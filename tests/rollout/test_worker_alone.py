@@ -379,7 +379,7 @@ def test_only_what_reached_its_stream_is_counted_as_delivered_or_dead(room: Room
         for entry in entries:
             await one.outbox.bury(entry, "failed", "a fuse blew", attempts=1)
 
-    assert streams.dead_letter(entries[0], "prompts", "rollout", "by another", 1)
+    assert streams.dead_letter(entries[0], "prompts", "rollout", "failed", "by another", 1)
     asyncio.run(bury_all())
     outcomes = {name: one.metrics.groups.labels(name)._value.get() for name in ("dead", "dropped")}
     assert outcomes == {"dead": 2, "dropped": 1} and one.outbox.groups_dead == 2

@@ -151,8 +151,8 @@ def test_an_entry_that_keeps_killing_its_consumers_is_buried(streams: Streams) -
 def test_a_dead_letter_keeps_the_entry_and_its_cause(streams: Streams) -> None:
     issue(streams, 7)
     (entry,) = Reader(streams, "prompts", "w").read(1, 10)
-    assert streams.dead_letter(entry, "prompts", "rollout", "too long", attempts=1)
-    assert not streams.dead_letter(entry, "prompts", "rollout", "too long", attempts=1)
+    assert streams.dead_letter(entry, "prompts", "rollout", "failed", "too long", attempts=1)
+    assert not streams.dead_letter(entry, "prompts", "rollout", "failed", "too long", attempts=1)
     (dead,) = streams.after("dead", "0")
     assert (dead.id, dead.payload, dead.fields["cause"]) == ("id7", b"payload7", "too long")
     assert streams.client.xlen(streams.key("prompts")) == 0
@@ -165,7 +165,7 @@ def test_a_payload_that_was_changed_on_its_way_is_noticed(streams: Streams) -> N
     flipped = dataclasses.replace(entry, payload=b"payload6")
     with pytest.raises(MalformedEntry, match="was changed on its way"):
         intact_payload(flipped)
-    assert streams.dead_letter(flipped, "prompts", "rollout", "changed", attempts=1)
+    assert streams.dead_letter(flipped, "prompts", "rollout", "failed", "changed", attempts=1)
     (dead,) = streams.after("dead", "0")
     assert dead.fields["checksum"] == entry.fields["checksum"], "as the writer had it"
 

@@ -182,7 +182,7 @@ class Protocol(RuleBasedStateMachine):
             return
         _, entry, copy = hand
         there = copy in self.copies
-        assert self.streams.dead_letter(entry, copy.stream, "test", "no luck", attempts=1) == there
+        assert self.streams.dead_letter(entry, copy.stream, "test", "failed", "no luck", attempts=1) == there
         if there:
             self.copies.remove(copy)
             self.dead.append(copy.id)
