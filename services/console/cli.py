@@ -181,16 +181,16 @@ def trace(
     """One prompt through every hop: where it is, and when who did what to it, under which version."""
     from services.console.runs import RunAbsent, opened
     from services.console.screen import print_views
+    from services.console.trace import absence, on_disk, trace_table
     from services.console.trace import trace as read
-    from services.console.trace import trace_table, trained
 
     try:
         with opened(run, config, context.args) as found:
             places, moments = read(found.streams, id, found.folder)
     except RunAbsent as absent:
-        places, moments = trained(id, absent.folder)
+        places, moments = on_disk(id, absent.folder)
         if not places:
-            raise
+            raise ValueError(f"nothing is known of {id!r}: {absence(absent.folder)}; {absent}") from absent
     print_views([f"{id}: {'; '.join(places)}", trace_table(moments)])
 
 

@@ -25,8 +25,8 @@ class RunAbsent(ValueError):
     """A run that is not in Redis, or whose Redis is gone: it has ended, was stopped, or never began."""
 
     def __init__(self, message: str, folder: Path) -> None:
-        left = remains(folder) or [f"{folder} has no report of an ended run{_others()}"]
-        super().__init__("; ".join([message, *left]))
+        first, *more = remains(folder) or [f"{folder} has no report of an ended run{_others()}"]
+        super().__init__("; ".join([message, first, *(["`rollstream status` tells more"] if more else [])]))
         self.folder = folder
 
 

@@ -16,6 +16,7 @@ from shared.entry import Entry, seconds_of
 from shared.stream import GROUPS, MOMENTS, STREAMS, StreamName, Streams
 from shared.workers import alive_ids
 
+HELDOUT = "completions/heldout-*.jsonl"
 _PAGE = 100
 """Entries read at once: each holds a whole group."""
 
@@ -26,7 +27,7 @@ def trace(streams: Streams, id: str, folder: Path) -> tuple[list[str], list[Mome
     Looks at the streams in the direction in which entries move, so that one that moves meanwhile is seen.
 
     Args:
-    folder: of the run; what was trained is known only there.
+    folder: of the run; what was trained or evaluated is known only there.
 
     Raises:
     ValueError: nothing is known of the id.
@@ -43,8 +44,8 @@ def trace(streams: Streams, id: str, folder: Path) -> tuple[list[str], list[Mome
         places.append("dead: `rollstream dead show` has it whole, `rollstream dead requeue` issues it again")
     if any(_entries(streams, "requeue", id)):
         places.append("requeued: the learner issues it again, or has and will note it in its next checkpoint")
-    trained_in, way = trained(id, folder)
-    places += trained_in
+    finished, way = on_disk(id, folder)
+    places += finished
     moments.update(way)
     if not places and streams.client.sismember(streams.key("inflight"), id):
         places.append(
@@ -53,10 +54,39 @@ def trace(streams: Streams, id: str, folder: Path) -> tuple[list[str], list[Mome
         )
     if not places and not moments:
         raise ValueError(
-            f"nothing is known of {id!r} in run {streams.run!r}: it is on no stream, did not die, "
-            f"and is not in {folder / 'groups.jsonl'} among those trained on"
+            f"nothing is known of {id!r} in run {streams.run!r}: it is on no stream, is no dead letter, and "
+            f"{absence(folder)}"
         )
     return places or ["no longer in flight"], sorted(moments)
+
+
+def on_disk(id: str, folder: Path) -> tuple[list[str], list[Moment]]:
+    """What the learner wrote of a group when it had trained on it, or evaluated it."""
+    trained_in, way = trained(id, folder)
+    evaluated_in, ends = evaluated(id, folder)
+    return trained_in + evaluated_in, sorted(way + ends)
+
+
+def absence(folder: Path) -> str:
+    """Says of an id that `on_disk` knows nothing of it, and what is written there."""
+    return (
+        f"it is neither among the groups trained on in {folder / 'groups.jsonl'} nor in "
+        f"{folder / HELDOUT}, which has held-out groups of the evaluations before the first and after "
+        "the last step, and of none between"
+    )
+
+
+def evaluated(id: str, folder: Path) -> tuple[list[str], list[Moment]]:
+    """After which step a held-out group was evaluated, with what rewards. Its way there is not written."""
+    places: list[str] = []
+    moments: list[Moment] = []
+    for path in sorted(folder.glob(HELDOUT)):
+        if rows := list(_rows(path, id)):
+            step, which = int(path.stem.removeprefix("heldout-")), f"{rows[0]['dataset']} {rows[0]['mode']}"
+            rewards = ", ".join(f"{row['reward']:g}" for row in rows)
+            moments.append(Moment(rows[0]["at"], "learner", f"evaluated ({which}): rewards {rewards}"))
+            places.append(f"evaluated after step {step} ({which}), its completions are in {path}")
+    return places, moments
 
 
 def trained(id: str, folder: Path) -> tuple[list[str], list[Moment]]:

@@ -92,7 +92,8 @@ def test_a_run_whose_redis_ended_with_it_is_told_with_what_it_reached(refused: L
             f"start the next with `{back} --run.name NAME`",
             f"train this one on with `{back} --resume --learner.steps 26`",
         ]
-    assert "the run has ended after 13 steps" in refused("workers")
+    sentence = refused("workers")
+    assert "the run has ended after 13 steps" in sentence and "`rollstream status` tells more" in sentence
     with (folder / "config.toml").open("a") as file:
         file.write("resume = true\n")
     assert "--run.name NAME --learner.resume false`" in shown("status"), "there is nothing to resume yet"

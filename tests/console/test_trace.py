@@ -3,13 +3,16 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from services.learner.completions import write_completions
 from services.learner.trained_groups import TrainedGroups
 from shared.dead_letters import DeadLetters
 from shared.stream import Streams
 from shared.workers import Heartbeat
 from tests.conftest import free_port
+from tests.console.entries import a_group, a_prompt
 from tests.console.hops import bury, generate, issue, score, take_prompt
 from tests.console.looking import Look, save_report, save_run
 
@@ -115,6 +118,26 @@ def test_what_was_trained_is_still_told_when_the_run_has_ended(
     assert "id-0: trained on in step 4" in text
     assert sorted(told(text)) == sorted([ISSUED, TAKEN, GENERATED, TO_SCORE, SCORED, TRAINED])
     assert "the run has ended" in refused("trace", "id-9", "--run", "ended")
+
+
+def test_held_out_groups_are_told_as_far_as_the_folder_knows_them(
+    streams: Streams, shown: Look, refused: Look, run_folder: Path, here: Path
+) -> None:
+    asked = {"dataset": "gsm8k", "evaluation": "sampled"}
+    group = a_group(msgspec.structs.replace(a_prompt(), purpose="eval", metadata=asked), (10.0, 0.0))
+    other = a_group(a_prompt(1), (0.0, 0.0))
+    issue(streams, 5)  # so that the run is in Redis
+    ended = here / save_run("ended", f"redis://127.0.0.1:{free_port()}/0")
+    save_report(ended)
+    for run in (run_folder, ended):
+        write_completions(run / "completions" / "heldout-000004.jsonl", [other, group])
+        text = shown("trace", "id-0", "--run", run)
+        assert "id-0: evaluated after step 4 (gsm8k sampled), its completions are in " in text
+        assert "completions/heldout-000004.jsonl" in text
+        assert told(text) == [("learner", "evaluated (gsm8k sampled): rewards 10, 0")]
+        sentence = refused("trace", "id-9", "--run", run)
+        assert "nothing is known of 'id-9'" in sentence
+        assert f"{run}/completions/heldout-*.jsonl, which has held-out groups of the evaluations" in sentence
 
 
 def test_an_unknown_id_is_told_with_where_was_looked(streams: Streams, refused: Look) -> None:
