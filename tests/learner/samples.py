@@ -182,3 +182,12 @@ def randomise_adapters(models: ActorCritic) -> None:
         for name, parameter in models.policy.named_parameters():
             if ".lora_B.default." in name:
                 parameter.normal_(std=0.1)
+
+
+def moved(models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig, version: int = 0) -> Tensor:
+    """How far an update moves each parameter of the policy, as one vector."""
+    before = distributed.full_state(models.policy)
+    run_update(models, batch, config, version, seed=0)
+    return torch.cat(
+        [(v - before[name]).flatten() for name, v in distributed.full_state(models.policy).items()]
+    )

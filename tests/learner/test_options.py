@@ -3,59 +3,22 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from services.learner import ppo
 from services.learner.algorithm.rewards import RunningMoments
 from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.learner import LearnerConfig
-from services.learner.data.batch import ExperienceBatch, collate
-from services.learner.data.supervised import PtxRow
-from services.learner.data.supervised_batch import PtxSource
+from services.learner.data.batch import ExperienceBatch
 from services.learner.distributed import full_state
 from services.learner.models.actor_critic import ActorCritic
-from services.learner.models.scores import completion_values, final_values, score_completions
+from services.learner.models.scores import completion_values, final_values
 from services.learner.targets import Targets, evaluate, final_scores, make_targets, step_scores
-from shared.experience import Int32Array
-from tests.learner.samples import (
-    ALONE,
-    SETTINGS,
-    changed,
-    load_models,
-    make_groups,
-    own_critic,
-    own_reference,
-    run_update,
-    save_tiny_llama,
-)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_llama(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def fresh(path: Path) -> Callable[[], ActorCritic]:
-    return lambda: load_models(path, ALONE)
-
-
-@pytest.fixture
-def batch() -> ExperienceBatch:
-    return collate(make_groups(4, 3))
-
-
-def moved(models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig, version: int = 0) -> Tensor:
-    """How far an update moves each parameter of the policy, as one vector."""
-    before = full_state(models.policy)
-    run_update(models, batch, config, version, seed=0)
-    return torch.cat([(v - before[name]).flatten() for name, v in full_state(models.policy).items()])
+from tests.learner.samples import SETTINGS, changed, moved, own_critic, own_reference, run_update
 
 
 def targets_of(models: ActorCritic, batch: ExperienceBatch, config: AlgorithmConfig) -> Targets:
@@ -290,88 +253,6 @@ def test_the_value_behind_an_empty_completion_is_that_of_its_prompt(
         torch.testing.assert_close(final_values(models.critic, empty, "float32"), first)
 
 
-class TestCorrection:
-    def test_masked_completions_give_no_policy_gradient(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        """All logprobs of the engine off by more than the band allows: nothing is left to learn from."""
-        far = replace(batch, rollout_logprobs=batch.rollout_logprobs - 20)
-        for level in ("token", "sequence", "geometric"):
-            config = changed(correction={"weight": "none", "mask": level, "mask_high": 1.5})
-            metrics = run_update(fresh(), far, config, 1, seed=0)
-            assert metrics["correction/masked_fraction"] == 1
-            assert metrics["grad_norm/policy"] == 0 < metrics["grad_norm/critic"]
-
-    def test_the_band_has_the_bounds_that_are_configured(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        """Every token's ratio is a half, and then two."""
-        old = evaluate(fresh(), batch, SETTINGS).old_logprobs
-        for shift, bounds, masked in (
-            (math.log(2), {"mask_low": 0.4}, 0),
-            (math.log(2), {"mask_low": 0.6}, 1),
-            (-math.log(2), {"mask_high": 2.2}, 0),
-            (-math.log(2), {"mask_high": 1.8}, 1),
-        ):
-            half = replace(batch, rollout_logprobs=torch.where(batch.completion_mask, old + shift, 0.0))
-            config = changed(correction={"mask": "token", "fresh": True, **bounds})
-            metrics = run_update(fresh(), half, config, 0, seed=0)
-            assert metrics["correction/masked_fraction"] == masked
-
-    def test_fresh_completions_are_corrected_only_when_asked(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        off = replace(batch, rollout_logprobs=batch.rollout_logprobs - 20)
-        plain = run_update(fresh(), off, SETTINGS, 0, seed=0)
-        asked = run_update(fresh(), off, changed(correction={"fresh": True, "mask": "token"}), 0, seed=0)
-        assert plain["correction/masked_fraction"] == 0 and asked["correction/masked_fraction"] == 1
-        assert plain["correction/mismatch_kl"] > 1
-
-    def test_at_staleness_zero_correction_changes_nothing(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        plain = moved(fresh(), batch, changed(correction={"weight": "none"}))
-        for level in ("token", "sequence", "geometric"):
-            config = changed(correction={"weight": level, "mask": level})
-            assert torch.equal(moved(fresh(), batch, config), plain)
-
-    def test_the_loglinear_approximation_saves_the_pass_and_starts_at_ratio_one_when_exact(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        models = fresh()
-        with torch.no_grad():
-            exact = score_completions(models.policy, batch, 1.0, "float32").logprobs
-        batch = replace(batch, rollout_logprobs=exact)
-        config = changed(correction={"proximal": "loglinear"}, kl_coef=0.0)
-        assert torch.equal(evaluate(models, batch, config).old_logprobs, exact)
-        metrics = run_update(models, batch, config, 3, seed=0)
-        assert metrics["val/ratio_first"] == pytest.approx(1, abs=1e-5)
-        recomputed = run_update(fresh(), batch, changed(kl_coef=0.0), 3, seed=0)
-        assert metrics["loss/policy_avg"] == pytest.approx(recomputed["loss/policy_avg"], abs=1e-5)
-
-    def test_the_loglinear_approximation_shares_the_way_by_staleness(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        """With every token one version old the ratio is the root of that to the engine."""
-        models = fresh()
-        with torch.no_grad():
-            exact = score_completions(models.policy, batch, 1.0, "float32").logprobs
-        shifted = replace(batch, rollout_logprobs=(exact - 0.2) * batch.completion_mask)
-        metrics = run_update(models, shifted, changed(correction={"proximal": "loglinear"}), 1, seed=0)
-        assert metrics["val/ratio_first"] == pytest.approx(math.exp(0.1), abs=1e-4)
-
-    def test_how_old_tokens_were_is_reported_by_age(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        old = collate(make_groups(2, 2, version=4) + make_groups(1, 2, seed=3, version=6))
-        metrics = run_update(fresh(), old, SETTINGS, 6, seed=0)
-        tokens = old.completion_mask.sum(dim=1)
-        assert metrics["staleness/tokens_2"] == pytest.approx(float(tokens[:4].sum() / tokens.sum()))
-        assert metrics["staleness/tokens_2"] + metrics["staleness/tokens_0"] == pytest.approx(1)
-        assert metrics["correction/ratio_2"] != metrics["correction/ratio_0"]
-        assert 0 < metrics["correction/effective_sample_share"] <= 1
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -384,72 +265,6 @@ class TestCorrection:
 def test_options_that_do_not_fit_together_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         changed(**changes)
-
-
-class TestPtx:
-    ROWS = (
-        PtxRow(Int32Array([3, 5, 7, 9, 2]), [False, False, True, True, True]),
-        PtxRow(Int32Array([4, 4, 6]), [False, True, True]),
-        PtxRow(Int32Array([8, 1, 1, 2]), [True, True, True, True]),
-    )
-
-    def source(self, size: int = 3) -> PtxSource:
-        return PtxSource(self.ROWS, size, seed=0, device=torch.device("cpu"))
-
-    def test_the_loss_is_the_mean_over_taught_tokens(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        """The first token of a row is given, whatever its mask says."""
-        models, taught, total = fresh(), 0, 0.0
-        with torch.no_grad():
-            for row in self.ROWS:
-                ids = torch.tensor([list(row.token_ids)])
-                logprobs = models.policy(ids).logits[0].log_softmax(-1)
-                for t in range(1, len(row.token_ids)):
-                    if row.loss_mask[t]:
-                        total, taught = total - float(logprobs[t - 1, ids[0, t]]), taught + 1
-        state = AlgorithmState(0.05)
-        config = changed(ptx_coef=0.5, micro_batch_tokens=6)
-        metrics, _ = ppo.update(models, batch, config, state, 0, seed=0, ptx=self.source())
-        assert metrics["loss/ptx_avg"] == pytest.approx(total / taught, abs=1e-5)
-
-    def test_it_shares_the_gradient_with_ppo_by_its_coefficient(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        """With plain gradient descent: (1 - c) of the one step and c of the other."""
-
-        def step(coefficient: float, ptx: PtxSource | None) -> Tensor:
-            models = fresh()
-            models = replace(models, policy_optimizer=torch.optim.SGD(models.policy.parameters(), lr=1e-3))
-            before = full_state(models.policy)
-            config = changed(ptx_coef=coefficient, max_grad_norm=1e9)
-            ppo.update(models, batch, config, AlgorithmState(0.05), 0, seed=0, ptx=ptx)
-            return torch.cat([(v - before[n]).flatten() for n, v in full_state(models.policy).items()])
-
-        alone, both = step(0.0, None), step(0.25, self.source())
-        nearly_only = step(0.999, self.source())
-        torch.testing.assert_close(both, 0.75 * alone + 0.25 * nearly_only, atol=2e-6, rtol=2e-2)
-
-    def test_teaching_makes_its_answers_likelier(
-        self, fresh: Callable[[], ActorCritic], batch: ExperienceBatch
-    ) -> None:
-        models, state, losses = fresh(), AlgorithmState(0.05), []
-        config = changed(ptx_coef=0.9, epochs=4)
-        for version in range(3):
-            metrics, state = ppo.update(models, batch, config, state, version, seed=0, ptx=self.source(2))
-            losses.append(metrics["loss/ptx_avg"])
-        assert losses[-1] < losses[0] - 0.1
-
-    def test_each_step_takes_other_rows_and_the_same_ones_after_a_resume(self) -> None:
-        source = self.source(2)
-        first, second, again = source.batch(0), source.batch(1), self.source(2).batch(1)
-        assert torch.equal(second.input_ids, again.input_ids)
-        assert first.input_ids.shape != second.input_ids.shape or not torch.equal(
-            first.input_ids, second.input_ids
-        )
-
-    def test_a_rank_without_rows_teaches_nothing(self) -> None:
-        assert not self.source().batch(0).rows([]).completion_mask.any()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,18 +10,14 @@ from services.learner.data.batch import ExperienceBatch, collate
 from services.learner.distributed import full_state
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.scores import completion_values, score_completions
-from services.learner.targets import evaluate, make_targets
 from tests import oracles
 from tests.learner.samples import (
-    ALONE,
     SETTINGS,
     changed,
-    load_models,
     make_groups,
     own_critic,
     own_reference,
     run_update,
-    save_tiny_llama,
     unpadded,
 )
 
@@ -43,16 +38,6 @@ TRL_NAMES = {
     "val/num_eos_tokens",
 }
 """TRL's 17 without `eps`, `lr` and `episode`, which belong to the run."""
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_llama(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def fresh(path: Path) -> Callable[[], ActorCritic]:
-    return lambda: load_models(path, ALONE)
 
 
 def parameters(actor_critic: ActorCritic) -> dict[str, Tensor]:
@@ -193,33 +178,6 @@ def test_the_same_seed_gives_the_same_parameters_and_another_seed_others(
     assert_close(first, second, tolerance=0)
     with pytest.raises(AssertionError):
         assert_close(first, third)
-
-
-def test_fresh_completions_have_weight_one_and_stale_ones_their_capped_importance(
-    fresh: Callable[[], ActorCritic],
-) -> None:
-    batch = collate(make_groups(2, 1, version=4) + make_groups(2, 1, seed=9, version=5))
-    evaluation = evaluate(fresh(), batch, SETTINGS)
-    config = changed(correction={"weight_cap": 1.5})
-    weights = make_targets(batch, evaluation, batch.rewards, config, 0.05, policy_version=5).weights
-    expected = (evaluation.old_logprobs - batch.rollout_logprobs).exp().clamp(max=1.5)
-    stale = batch.completion_mask[:2]
-    torch.testing.assert_close(weights[:2][stale], expected[:2][stale])
-    assert torch.equal(weights[2:], torch.ones_like(weights[2:]))
-    assert float(weights.max()) == 1.5 and float(weights.min()) < 1
-
-
-def test_the_importance_of_stale_completions_weighs_their_policy_loss(
-    fresh: Callable[[], ActorCritic],
-) -> None:
-    actor_critic, batch = fresh(), collate(make_groups(3, 2))
-    evaluation = evaluate(actor_critic, batch, SETTINGS)
-    targets = make_targets(batch, evaluation, batch.rewards, SETTINGS, SETTINGS.kl_coef, policy_version=1)
-    metrics = run_update(actor_critic, batch, SETTINGS, policy_version=1, seed=0)
-    weighted = (-targets.advantages * targets.weights)[batch.completion_mask].mean()
-    assert metrics["loss/policy_avg"] == pytest.approx(float(weighted), abs=1e-5)
-    assert metrics["staleness/max"] == 1
-    assert abs(float(weighted) + float(targets.advantages[batch.completion_mask].mean())) > 1e-2
 
 
 def test_an_entropy_bonus_keeps_the_policy_undecided(fresh: Callable[[], ActorCritic]) -> None:

@@ -23,11 +23,6 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
-def metrics() -> LearnerMetrics:
-    return LearnerMetrics()
-
-
-@pytest.fixture
 def server(metrics: LearnerMetrics) -> Iterator[MetricsServer]:
     made = MetricsServer("127.0.0.1", 0, TOKEN, metrics.registry)
     yield made

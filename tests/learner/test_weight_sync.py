@@ -3,109 +3,23 @@
 The real server takes real pushes in tests/rollout and tests/e2e.
 """
 
-import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
-from services.learner import fleet, weight_push, weight_sync
+from services.learner import fleet, weight_sync
 from services.learner.fleet import Fleet
 from services.learner.prometheus import LearnerMetrics
-from services.learner.weight_push import Push, PushFailed, Update
+from services.learner.weight_push import Update
 from services.learner.weight_sync import WeightPublisher
 from shared.outage import insist
 from shared.stream import Streams
-from shared.weights import WeightManifest, WeightStatus, sha256
 from shared.workers import Heartbeat
-
-TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4)}
-
-
-class Server:
-    """Takes updates as a rollout server does; `refuse` makes it answer 500."""
-
-    def __init__(self, streams: Streams, id: str, refuse: bool = False) -> None:
-        self.refuse = refuse
-        self.goes_on = threading.Event()
-        self.goes_on.set()
-        self.requests = 0
-        self.version: int | None = None
-        self.digest: str | None = None
-        self.manifest: WeightManifest
-        self.received: dict[str, torch.Tensor] = {}
-        self.authorisations: set[str | None] = set()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def handle_any(self) -> None:
-                server.authorisations.add(self.headers["Authorization"])
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, answer = server.answer(self.command, self.path, body)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                with suppress(BrokenPipeError):  # who asked has given up
-                    self.wfile.write(answer)
-
-            do_GET = do_POST = do_PUT = handle_any
-
-            def log_message(self, *arguments: Any) -> None:
-                """Quiet."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self.heartbeat = Heartbeat(streams, "rollout", id, self.facts)
-        self.heartbeat.start()
-
-    def facts(self) -> dict[str, Any]:
-        return {"url": self.url, "version": self.version, "digest": self.digest, "learner_epoch": 1}
-
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        self.requests += 1
-        self.goes_on.wait(timeout=30)
-        if self.refuse:
-            return 500, b"no"
-        if method == "PUT":
-            assert len(body) == self.manifest.parts[int(path.rsplit("/", 1)[1])].nbytes
-            self.received |= safetensors.torch.load(body)
-            return 204, b""
-        if method == "POST" and path.endswith("/commit"):
-            self.version, self.digest = self.manifest.version, self.manifest.digest
-            self.heartbeat.beat()
-        elif method == "POST":
-            self.manifest = WeightManifest.model_validate_json(body)
-        status = {"version": self.version, "digest": self.digest, "learner_epoch": 1, "state": "serving"}
-        return 200, json.dumps(status).encode()
-
-    def stop(self) -> None:
-        self.goes_on.set()
-        self.heartbeat.stop()
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
-
-
-@contextmanager
-def serving(*servers: Server) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for server in servers:
-            server.stop()
-
-
-@pytest.fixture
-def metrics() -> LearnerMetrics:
-    return LearnerMetrics()
+from tests.learner.weight_server import TENSORS, Server, serving
 
 
 @pytest.fixture
@@ -274,30 +188,6 @@ def test_while_the_only_server_hangs_a_publication_waits_for_a_bounded_time(
         assert 0.3 <= time.monotonic() - started < 3.0
 
 
-def test_a_push_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_push, "CALL_SECONDS", 0.2)
-    monkeypatch.setattr(weight_push, "_CHUNK_BYTES", 10)
-    deadline = time.monotonic() + 0.1
-    pieces = weight_push._in_time(b"x" * 25, deadline)
-    assert next(pieces) == b"x" * 10
-    time.sleep(max(0.0, deadline - time.monotonic()) + 0.01)
-    with pytest.raises(PushFailed, match="took 10 of 25 bytes"):
-        next(pieces)
-
-
-def test_a_server_that_does_not_answer_is_given_up(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch, metrics: LearnerMetrics
-) -> None:
-    monkeypatch.setattr(weight_push, "CALL_SECONDS", 0.2)
-    silent = Server(streams, "r1")
-    silent.goes_on.clear()
-    with serving(silent):
-        push = Push("the-token-of-this-run", metrics, lambda version: None)
-        with pytest.raises(PushFailed, match="Timeout"):
-            push.to(silent.url, Update(TENSORS, version=1, learner_epoch=1))
-        push.close()
-
-
 def test_a_server_that_diverged_is_repaired_counted_and_told_about(
     streams: Streams, publisher: WeightPublisher, metrics: LearnerMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,15 +204,6 @@ def test_a_server_that_diverged_is_repaired_counted_and_told_about(
         wait_until(publisher, lambda: bad.digest == publisher.digest(1))
         wait_until(publisher, lambda: texts(streams, "server")[1:] == ["r2 is current, serving version 1"])
         assert (servers_that_are(metrics, "diverged"), servers_that_are(metrics, "current")) == (0, 2)
-
-
-def test_only_what_the_learner_did_not_publish_is_replaced_by_an_earlier_version() -> None:
-    update = Update(TENSORS, version=3, learner_epoch=1)
-    later = WeightStatus(version=4, digest="of 4", learner_epoch=1, state="serving")
-    assert update.manifest_for(later, published="another").replaces == "of 4"
-    assert update.manifest_for(later, published=None).replaces == "of 4"
-    with pytest.raises(PushFailed, match="superseded: it serves 4"):
-        update.manifest_for(later, published="of 4")
 
 
 def test_a_server_that_stays_behind_is_told_about_but_not_while_it_takes_the_weights(
@@ -350,10 +231,3 @@ def test_a_server_that_fails_is_tried_less_and_less_often(
         wait_until(publisher, lambda: bad.requests == 4)
         assert time.monotonic() - started > 0.1 + 0.2 + 0.4
         assert servers_that_are(metrics, "refused") == 1, "it answers"
-
-
-def test_large_models_travel_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_push, "PART_BYTES", 30)
-    update = Update(TENSORS, version=1, learner_epoch=1)
-    assert [tensor.part for tensor in update.manifest.tensors] == [0, 1]
-    assert [part.sha256 for part in update.manifest.parts] == [sha256([data]) for data in update.parts]

@@ -1,4 +1,4 @@
-"""The tiny models, and one real service over the tied one for the whole session."""
+"""The tiny models, one real service over the tied one for the whole session, and a room without vLLM."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,7 @@ from transformers import LlamaForCausalLM
 from shared.stream import Streams, connect
 from tests.conftest import RedisServer
 from tests.rollout.asking import Asker
+from tests.rollout.scripted import Room
 from tests.rollout.server import RolloutServer
 from tests.rollout.tiny_model import make_model, tensors_of
 
@@ -48,3 +49,10 @@ def asker(server: RolloutServer, redis_server: RedisServer) -> Iterator[Asker]:
     """Asks `server` through the streams."""
     with connect(redis_server.url) as client:
         yield Asker(Streams(client, "rollout-tests"))
+
+
+@pytest.fixture
+def room(streams: Streams, tied_model: TiedModel, tmp_path: Path) -> Iterator[Room]:
+    made = Room(streams, tied_model, tmp_path)
+    yield made
+    made.weights.close()
