@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sysconfig
 import time
 import tomllib
 from pathlib import Path
@@ -146,6 +147,23 @@ def test_the_console_shows_a_run_from_its_image(
     expected = f"no service of run {streams.run} is alive"
     assert done.returncode == 0 and expected in done.stdout.replace("\n", ""), done.stderr
     assert " ".join(image.read(DOCKERFILES["console"]).command) in start_command("console")[-1]
+
+
+@pytest.mark.parametrize("app", ["console"], indirect=True)
+def test_the_consoles_image_takes_overrides_of_services_whose_code_it_lacks_unchecked(
+    app: Path, streams: Streams, redis_server: RedisServer
+) -> None:
+    environ = variables("console", app) | {
+        "ROLLSTREAM_REDIS__URL": redis_server.url,
+        "ROLLSTREAM_RUN__NAME": streams.run,
+        "PYTHONPATH": f"{app}:{sysconfig.get_path('purelib')}",
+    }
+    # -S: an editable installation would add the services that the image does not have.
+    status = ["python", "-S", "-m", "services.console", "status", "--config", "run.toml"]
+    done = run([*status, "--learner.stepz=3"], app, environ)
+    assert done.returncode == 0 and "no service of run" in done.stdout, done.stderr
+    refused = run([*status, "--console.max_restart=3"], app, environ)
+    assert refused.returncode == 2 and "Did you mean 'max_restarts'?" in refused.stderr
 
 
 @pytest.mark.parametrize("app", ["reward"], indirect=True)
