@@ -10,6 +10,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from tests.deploy import image
 from tests.deploy.compose_file import BASE, GPU, ROOT, SECRETS, load
 
 # github.com/compose-spec/compose-spec, schema/compose-spec.json, unchanged; Apache License 2.0.
@@ -143,6 +144,15 @@ def test_named_volumes_and_networks_are_declared() -> None:
             named = {volume.split(":")[0] for volume in service.get("volumes", [])}
             assert {volume for volume in named if not volume.startswith(("/", "."))} <= declared, name
             assert set(service.get("networks", [])) <= document["networks"].keys(), name
+
+
+def test_the_console_sees_what_the_learner_writes_and_cannot_change_it() -> None:
+    found = services()
+    assert "runs:/app/runs" in found["learner"]["volumes"]
+    assert "runs:/app/runs:ro" in found["console"]["volumes"]
+    made = "install -d -o 10001 -g 10001 runs runs/cache"
+    for name in ("learner", "console"):  # the first to mount the new volume gives it its owner
+        assert any(made in command for command in image.read(image.DOCKERFILES[name]).all("RUN")), name
 
 
 def test_the_gpu_overlay_changes_services_that_exist_and_only_they_see_a_gpu() -> None:
