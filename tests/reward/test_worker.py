@@ -1,6 +1,7 @@
 """The stream door against a real Redis, with the worker in a thread of the test."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -218,6 +219,18 @@ def test_an_invalid_group_is_buried_without_a_second_try(streams: Streams, start
     (entry,) = streams.tail("dead", 10)
     assert (entry.fields["attempts"], entry.fields["kind"]) == ("1", "refused")
     assert "needs a ground_truth" in entry.fields["cause"]
+
+
+def test_a_group_that_takes_its_scorer_too_long_is_buried_as_that(
+    streams: Streams, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text("import time\n\ndef slow(item, parameters):\n    time.sleep(1)\n")
+    plugin = {"kind": "plugin", "path": str(tmp_path / "slow.py"), "function": "slow", "run_in": "service"}
+    deliver(streams, make_group("g1", [RIGHT]))
+    start(streams, {"slow": plugin | {"deadline_seconds": 0.1}}, max_attempts=1)
+    wait_for(lambda: length(streams, "dead"), "the dead letter")
+    (entry,) = streams.tail("dead", 10)
+    assert entry.fields["kind"] == "timeout" and "took longer than 0.1 s" in entry.fields["cause"]
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x80\x04poison", encode(make_group("g", [RIGHT]))[:-9]])

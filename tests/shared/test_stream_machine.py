@@ -63,6 +63,7 @@ class Protocol(RuleBasedStateMachine):
         self.copies: list[Copy] = []
         self.in_flight: set[str] = set()
         self.dead: list[str] = []
+        self.kinds: list[str] = []  # why they died
         self.consumers = {
             (stream, name): self.consumer(stream, name) for stream in STREAMS for name in CONSUMERS
         }
@@ -110,6 +111,7 @@ class Protocol(RuleBasedStateMachine):
         for copy in [copy for copy in suspects if copy.deliveries > MAX_DELIVERIES]:
             self.copies.remove(copy)
             self.dead.append(copy.id)
+            self.kinds.append("unfinished")
             suspects.remove(copy)
         if innocent or (suspects and held):
             return innocent
@@ -186,6 +188,7 @@ class Protocol(RuleBasedStateMachine):
         if there:
             self.copies.remove(copy)
             self.dead.append(copy.id)
+            self.kinds.append("failed")
         self.finished(hand)
 
     @rule(data=st.data())
@@ -244,7 +247,9 @@ class Protocol(RuleBasedStateMachine):
             assert [entry.id for entry in entries] == [copy.id for copy in self.on(stream)]
             assert all(entry.payload == entry.id.encode() for entry in entries)
         assert self.streams.in_flight() == self.in_flight
-        assert [letter.id for letter in self.streams.after("dead", "0")] == self.dead
+        letters = self.streams.after("dead", "0")
+        assert [letter.id for letter in letters] == self.dead
+        assert [letter.fields["kind"] for letter in letters] == self.kinds
 
 
 def test_any_order_of_events_leaves_redis_as_the_model_says(redis_server: RedisServer) -> None:
