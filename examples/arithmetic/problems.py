@@ -36,6 +36,11 @@ class Problem:
     solution: str
     answer: str
 
+    @property
+    def steps(self) -> int:
+        """One or two: how many sums lead to the answer."""
+        return self.solution.count("=")
+
 
 def split_of(question: str) -> Split:
     """The split a question belongs to: a hash of its text alone, so it is the same everywhere."""
@@ -70,8 +75,19 @@ def problems(split: Split, seed: int) -> Iterator[Problem]:
 
 
 def first_problems(split: Split, count: int) -> list[Problem]:
-    """The first problems of a split, the same for everyone: its prompt file, or a part of it."""
+    """The first problems of a split, the same for everyone."""
     return list(itertools.islice(problems(split, seed=0), count))
+
+
+def problems_to_practise(count: int) -> list[Problem]:
+    """Problems to train on, the same for everyone: three in four have two steps, which take longer to learn.
+
+    Of the second sums there are three times as many different ones as of the first, and half the held-out
+    problems need none.
+    """
+    one_step = itertools.count()
+    train = problems("train", seed=0)
+    return list(itertools.islice((p for p in train if p.steps == 2 or next(one_step) % 3 == 0), count))
 
 
 def chat_of(problem: Problem) -> list[dict[str, str]]:

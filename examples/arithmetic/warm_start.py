@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from examples.arithmetic.problems import Problem, chat_of, first_problems, is_solved, problems, write_prompts
+from examples.arithmetic.problems import (
+    Problem,
+    chat_of,
+    first_problems,
+    is_solved,
+    problems,
+    problems_to_practise,
+    write_prompts,
+)
 from examples.arithmetic.tokenizer import build_tokenizer
 
 MAX_LENGTH = 2048
@@ -53,7 +61,7 @@ def ensure(directory: Path, seed: int = 0, echo: Echo = print) -> Path:
         return model_path
     directory.mkdir(parents=True, exist_ok=True)
     heldout = first_problems("heldout", HELDOUT_ROWS)
-    write_prompts(directory / "train.jsonl", first_problems("train", TRAIN_ROWS))
+    write_prompts(directory / "train.jsonl", problems_to_practise(TRAIN_ROWS))
     write_prompts(directory / "heldout.jsonl", heldout)
 
     tokenizer, started = build_tokenizer(MAX_LENGTH), time.perf_counter()

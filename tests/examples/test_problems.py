@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from examples.arithmetic.problems import first_problems, is_solved, split_of, write_prompts
+from examples.arithmetic.problems import (
+    first_problems,
+    is_solved,
+    problems_to_practise,
+    split_of,
+    write_prompts,
+)
 from services.reward.rules.colossalchat import TaggedConfig, gsm8k_reward_fn
 from shared.scoring import ScoreItem
 
@@ -20,12 +26,17 @@ def test_the_split_of_a_question_never_changes() -> None:
 
 
 def test_train_and_heldout_questions_are_different_and_the_same_each_time() -> None:
-    train, heldout = first_problems("train", 4096), first_problems("heldout", 1024)
+    train, heldout = problems_to_practise(4096), first_problems("heldout", 1024)
     questions = {row.question for row in train} | {row.question for row in heldout}
     assert len(questions) == 4096 + 1024
     assert all(split_of(row.question) == "train" for row in train)
     assert all(split_of(row.question) == "heldout" for row in heldout)
-    assert heldout == first_problems("heldout", 1024)
+    assert heldout == first_problems("heldout", 1024) and train == problems_to_practise(4096)
+
+
+def test_three_in_four_problems_to_practise_and_half_of_the_heldout_ones_have_two_steps() -> None:
+    for rows, share in [(problems_to_practise(4096), 0.75), (first_problems("heldout", 1024), 0.5)]:
+        assert sum(row.steps == 2 for row in rows) / len(rows) == pytest.approx(share, abs=0.04)
 
 
 def test_workings_are_right_within_range_and_say_what_the_question_asks() -> None:
