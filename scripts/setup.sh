@@ -29,7 +29,7 @@ quietly() {
         waited=$((waited + 1))
         if [ $((waited % 10)) -eq 0 ]; then
             at=$(tail -n "+$((before + 1))" "$LOG" | grep -E "$STAGES" | tail -n 1 | cut -c 1-90)
-            printf '   %3d s %s\n' "$waited" "$at"
+            printf '   %3d s %s\n' "$waited" "${at:-still at it}"
         fi
     done
     trap - INT TERM HUP
