@@ -64,9 +64,10 @@ class Report:
         def column(name: str) -> list[float]:
             return [step[name] for step in self._steps if name in step]
 
-        def extremes(name: str) -> dict[str, float]:
+        def over_steps(name: str) -> dict[str, float]:
             """Empty where no step measured it, as while only the critic learns."""
-            return {"min": min(column(name)), "max": max(column(name))} if column(name) else {}
+            values = column(name)
+            return {"mean": statistics.fmean(values), "min": min(values), "max": max(values)} if values else {}
 
         report = {
             "run": self._run,
@@ -78,8 +79,8 @@ class Report:
                 "mean": statistics.fmean(column("logprob_gap/mean")),
                 "max": max(column("logprob_gap/max")),
             },
-            "ratio_first": extremes("val/ratio_first"),
-            "ratio_first_epoch": extremes("val/ratio_first_epoch"),
+            "ratio_first": over_steps("val/ratio_first"),
+            "ratio_first_epoch": over_steps("val/ratio_first_epoch"),
             "staleness_max": max(column("staleness/max")),
             "steps_skipped": sum(column("steps/skipped")),
             "groups_issued": counts["issued"],

@@ -24,7 +24,7 @@ def test_heldout_figures_are_by_dataset_and_survive_a_resume(tmp_path: Path) -> 
     first.add_step(STEP)
     resumed = Report(tmp_path / "report.json", "again", seed=3, prompts_too_long=2)
     resumed.restore(json.loads(json.dumps(first.state())))
-    resumed.add_step(STEP | {"time/step": 4.0})
+    resumed.add_step(STEP | {"time/step": 4.0, "val/ratio_first_epoch": 1.5})
     resumed.add_heldout("after", AFTER)
     resumed.write(Counter(issued=8, trained=8))
     report = json.loads((tmp_path / "report.json").read_text())
@@ -34,4 +34,5 @@ def test_heldout_figures_are_by_dataset_and_survive_a_resume(tmp_path: Path) -> 
         "gsm8k greedy": {"before": 0.125},
     }
     assert report["run"] == "again" and report["heldout_missing"] == 3 and report["steps"] == 2
+    assert report["ratio_first_epoch"] == {"mean": 1.25, "min": 1.0, "max": 1.5}
     assert report["seconds"]["step_median"] == 3.0 and report["tokens_generated"] == 60
