@@ -66,8 +66,9 @@ class Report:
 
         def over_steps(name: str) -> dict[str, float]:
             """Empty where no step measured it, as while only the critic learns."""
-            values = column(name)
-            return {"mean": statistics.fmean(values), "min": min(values), "max": max(values)} if values else {}
+            if not (values := column(name)):
+                return {}
+            return {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
 
         report = {
             "run": self._run,
