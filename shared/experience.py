@@ -106,7 +106,7 @@ class VersionSpan(msgspec.Struct, frozen=True):
     """`tokens` consecutive tokens of a completion that were sampled under policy `version`."""
 
     version: int
-    tokens: int
+    tokens: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Completion(msgspec.Struct, kw_only=True):

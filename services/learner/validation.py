@@ -22,12 +22,12 @@ def decode_experience(entry: Entry, vocabulary: int) -> Group:
     for number, completion in enumerate(group.completions):
         if completion.reward is None:
             raise MalformedEntry(f"completion {number} has no reward")
-        largest = int(torch.frombuffer(completion.token_ids, dtype=torch.int32).max())
-        if largest >= vocabulary:
-            raise MalformedEntry(
-                f"completion {number} has token id {largest}; "
-                f"the policy's vocabulary has {vocabulary} entries"
-            )
+    all_ids = bytearray().join(completion.token_ids for completion in group.completions)
+    largest = int(torch.frombuffer(all_ids, dtype=torch.int32).max())
+    if largest >= vocabulary:
+        raise MalformedEntry(
+            f"a completion has token id {largest}; the policy's vocabulary has {vocabulary} entries"
+        )
     if group.min_version < group.prompt.issued_version:
         raise MalformedEntry(
             f"sampled under version {group.min_version}, "
