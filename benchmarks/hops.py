@@ -16,7 +16,7 @@ from services.learner.feed import Feed
 from shared.codec import decode_group, decode_prompt, encode, intact_payload
 from shared.experience import Completion, Float32Array, Group, Int32Array, Sampling, VersionSpan
 from shared.reader import Reader
-from shared.stream import STREAMS, Move, StreamName, Streams
+from shared.stream import STREAMS, Move, StreamName, Streams, parts
 
 VOCABULARY = 150_000
 _VERSION = 0
@@ -140,7 +140,8 @@ class Ours:
 
     def _forward(self, moves: list[Move], reader: Reader, target: StreamName) -> None:
         for start in range(0, len(moves), self._together):
-            self.streams.forward_all(moves[start : start + self._together], reader.source, target)
+            for part in parts(moves[start : start + self._together]):
+                self.streams.forward_all(part, reader.source, target)
         for move in moves:
             reader.done(move[0])
 

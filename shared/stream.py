@@ -190,14 +190,16 @@ class Streams:
         return self.forward_all([(entry, fields, payload)], source, target)[0]
 
     def forward_all(self, moves: Sequence[Move], source: StreamName, target: str) -> list[bool]:
-        """Several in few steps, which is cheaper than one by one. For each, what `forward` would return."""
-        moved: list[Any] = []
-        for part in _parts(moves):
-            arguments: list[Any] = [GROUPS[source]]
-            for entry, fields, payload in part:
-                new = flat_entry({**fields, **_past(entry, source, fields)}, payload)
-                arguments += [entry.entry_id, len(new), *new]
-            moved += self._forward(keys=[self.key(source), self.key(target)], args=arguments)
+        """Several in one step, which is cheaper than one by one. For each, what `forward` would return.
+
+        Args:
+        moves: as many as are in a part of `parts`.
+        """
+        arguments: list[Any] = [GROUPS[source]]
+        for entry, fields, payload in moves:
+            new = flat_entry({**fields, **_past(entry, source, fields)}, payload)
+            arguments += [entry.entry_id, len(new), *new]
+        moved: Any = self._forward(keys=[self.key(source), self.key(target)], args=arguments)
         return [bool(each) for each in moved]
 
     def dead_letter(self, entry: Entry, source: StreamName, stage: str, kind: CauseKind, cause: str,
@@ -269,8 +271,11 @@ class Streams:
         return [parse_entry(item) for item in items]
 
 
-def _parts(moves: Sequence[Move]) -> Iterator[list[Move]]:
-    """In their order, as many at a time as have `_STEP_BYTES` of payload together, but at least one."""
+def parts(moves: Sequence[Move]) -> Iterator[list[Move]]:
+    """In their order, as many at a time as have `_STEP_BYTES` of payload together, but at least one.
+
+    Each part is repeated by itself after a lost reply, so that what other parts moved is known.
+    """
     part: list[Move] = []
     size = 0
     for move in moves:

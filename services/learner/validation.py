@@ -25,8 +25,9 @@ def decode_experience(entry: Entry, vocabulary: int) -> Group:
     all_ids = bytearray().join(completion.token_ids for completion in group.completions)
     largest = int(torch.frombuffer(all_ids, dtype=torch.int32).max())
     if largest >= vocabulary:
+        number = next(n for n, completion in enumerate(group.completions) if largest in completion.token_ids)
         raise MalformedEntry(
-            f"a completion has token id {largest}; the policy's vocabulary has {vocabulary} entries"
+            f"completion {number} has token id {largest}; the policy's vocabulary has {vocabulary} entries"
         )
     if group.min_version < group.prompt.issued_version:
         raise MalformedEntry(

@@ -16,6 +16,7 @@ from prometheus_client import (
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shared.causes import CauseKind
 from shared.scoring import ScoreResult
 
 disable_created_metrics()  # a series more for each counter, which nobody asks for
@@ -51,7 +52,8 @@ class Metrics:
         self.dead_letters = Counter(
             "rollstream_reward_dead_letters", "Groups given up, by cause", ["cause"], registry=self.registry
         )
-        for cause in ("malformed", "refused", "failed", "timeout"):
+        causes: tuple[CauseKind, ...] = ("malformed", "refused", "failed", "timeout")
+        for cause in causes:
             self.dead_letters.labels(cause)  # shown as 0 from the start, so that a first increase is one
         self.waiting = Gauge(
             "rollstream_reward_requests_waiting", "Requests being served", registry=self.registry

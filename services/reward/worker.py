@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -20,7 +21,7 @@ from shared.experience import Completion, Group, Prompt
 from shared.handing_back import hand_back_all
 from shared.reader import Reader
 from shared.scoring import SERVICE_KEY, ScoreItem, ScoreResult
-from shared.stream import Move, QueueLost, Streams
+from shared.stream import Move, QueueLost, Streams, parts
 from shared.workers import Heartbeat, alive_ids, worker_id
 
 log = logging.getLogger("rollstream")
@@ -34,7 +35,7 @@ CLAIM_SECONDS = 5.0
 OUTAGE_SECONDS = 0.5
 """Pause between tries while Redis does not answer."""
 
-KINDS: dict[str, CauseKind] = {"invalid": "refused", "error": "failed", "timeout": "timeout"}
+KIND_OF_STATUS: dict[str, CauseKind] = {"invalid": "refused", "error": "failed", "timeout": "timeout"}
 """What kind of cause each status of a failure is."""
 
 
@@ -123,11 +124,13 @@ class Worker:
             while not self._stopping.is_set():
                 for attempt in self._next_attempts():
                     self._scoring[self._threads.submit(self._process, attempt)] = attempt
-                for future in wait(self._scoring, TURN_SECONDS, FIRST_COMPLETED).done:
-                    attempt = self._scoring.pop(future)
-                    future.result()  # an error of ours ends the worker
-                    self._settle(attempt)
-                self._hand_on()
+                try:
+                    for future in wait(self._scoring, TURN_SECONDS, FIRST_COMPLETED).done:
+                        attempt = self._scoring.pop(future)
+                        future.result()  # an error of ours ends the worker
+                        self._settle(attempt)
+                finally:
+                    self._hand_on()
             self._hand_back()
         except Stopped:
             pass
@@ -206,7 +209,7 @@ class Worker:
         causes = [f"{number}: {result.error}" for number, result in failures.items()]
         if failures and (len(failures) == len(results) or group.prompt.purpose == "eval"):
             cause = f"{len(failures)} of {len(results)} completions not scored; {causes[0]}"
-            return self._bury(attempt, KINDS[next(iter(failures.values())).status], cause)
+            return self._bury(attempt, KIND_OF_STATUS[next(iter(failures.values())).status], cause)
         for completion, result in zip(group.completions, results, strict=True):
             completion.reward, completion.components = result.reward, result.components
             completion.step_rewards = result.step_rewards or []
@@ -222,14 +225,15 @@ class Worker:
         self._scored.append((entry, group.fields() | facts, encode(group)))
 
     def _hand_on(self) -> None:
-        """Forward what was scored since the last time, in one step."""
+        """Forward what was scored since the last time."""
         scored, self._scored = self._scored, []
-        if not scored:
-            return
-        moved = self._insist(lambda: self._streams.forward_all(scored, "rollouts", "experiences"))
-        self._counts["groups_delivered"] += sum(moved)
-        for entry, _, _ in scored:
-            self._reader.done(entry)
+        for part in parts(scored):
+            self._counts["groups_delivered"] += sum(self._insist(partial(self._forward_part, part)))
+            for entry, _, _ in part:
+                self._reader.done(entry)
+
+    def _forward_part(self, part: list[Move]) -> list[bool]:
+        return self._streams.forward_all(part, "rollouts", "experiences")
 
     def _bury(self, attempt: Attempt, kind: CauseKind, cause: str) -> None:
         entry, number = attempt.entry, attempt.number

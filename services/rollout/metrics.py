@@ -14,6 +14,8 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.causes import CauseKind
+
 disable_created_metrics()  # a series more for each counter, which nobody asks for
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
@@ -38,9 +40,8 @@ class RolloutMetrics:
             "outcome",
             ("delivered", "handed_back", "dead", "dropped"),
         )
-        self.dead_letters = self._counter(
-            "dead_letters", "Prompts given up, by cause", "cause", ("malformed", "refused", "failed")
-        )
+        causes: tuple[CauseKind, ...] = ("malformed", "refused", "failed")
+        self.dead_letters = self._counter("dead_letters", "Prompts given up, by cause", "cause", causes)
         self.tokens = self._counter("tokens_generated", "Completion tokens delivered")
         self.taken_over = self._counter("prompts_taken_over", "Prompts that dead workers had left")
         self.generate_seconds = self._histogram(

@@ -17,7 +17,7 @@ from shared.entry import Entry
 from shared.experience import Group
 from shared.handing_back import hand_back, hand_back_all
 from shared.outage import is_outage
-from shared.stream import Move, Streams
+from shared.stream import Move, Streams, parts
 
 OUTAGE_SECONDS = 1.0
 _LEAVE_SECONDS = 3.0
@@ -60,17 +60,25 @@ class Outbox:
 
     async def _send(self) -> None:
         ready, self._ready = self._ready, []
-        moves = [move for move, _ in ready]
+        futures = [future for _, future in ready]
         try:
-            moved = await _until_redis_answers(
-                lambda: self._streams.forward_all(moves, "prompts", "rollouts")
-            )
+            moved = [
+                each for part in parts([move for move, _ in ready]) for each in await self._send_part(part)
+            ]
+        except asyncio.CancelledError:
+            self._ready = ready + self._ready  # the next to send takes them along: each goes on once
+            raise
         except Exception as error:  # each of them is told
-            for _, future in ready:
-                future.set_exception(error)
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
         else:
-            for (_, future), each in zip(ready, moved, strict=True):
-                future.set_result(each)
+            for future, each in zip(futures, moved, strict=True):
+                if not future.done():  # its delivery may have been cancelled
+                    future.set_result(each)
+
+    async def _send_part(self, moves: list[Move]) -> list[bool]:
+        return await _until_redis_answers(lambda: self._streams.forward_all(moves, "prompts", "rollouts"))
 
     async def hand_back(self, entry: Entry) -> None:
         """Put a prompt at the end of its stream, where another server finds it and the prompts behind it come

@@ -16,12 +16,12 @@ LEARNER = [
 ROLLOUT = [
     Strike("shared.reader:Reader.read", "after", 3),
     Strike("tests.chaos.engine:SmallEngine.generate", "after", 6),
-    Strike("shared.stream:Streams.forward", "after", 4),
+    Strike("shared.stream:Streams.forward_all", "after", 4),
     Strike("services.rollout.weight_store:WeightStore.receive", "after", 2),
     Strike("services.rollout.weight_store:WeightStore.commit", "after", 2),
 ]
 REWARD = [
     Strike("services.reward.worker:Worker._process", "after", 6),
-    Strike("shared.stream:Streams.forward", "after", 3),
-    Strike("shared.stream:Streams.forward", "before", 3),
+    Strike("shared.stream:Streams.forward_all", "after", 3),
+    Strike("shared.stream:Streams.forward_all", "before", 3),
 ]

@@ -35,7 +35,7 @@ def test_a_sound_experience_comes_out_as_its_group() -> None:
 @pytest.mark.parametrize(
     ("entry", "cause"),
     [
-        (make_entry(ids=[7, 100]), "token id 100; the policy's vocabulary has 100"),
+        (make_entry(ids=[7, 100]), "completion 1 has token id 100; the policy's vocabulary has 100"),
         (make_entry(reward=None), "completion 1 has no reward"),
         (make_entry(version=2), "version 2, older than the prompt's 3"),
         (make_entry(entry_for="b"), "the entry is for prompt b, its payload for a"),

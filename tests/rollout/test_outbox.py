@@ -4,10 +4,13 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
+import pytest
 import redis
 
+from services.rollout import outbox as outbox_module
 from services.rollout.metrics import RolloutMetrics
 from services.rollout.outbox import Outbox
+from shared import stream
 from shared.codec import encode
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 from shared.reader import Reader
@@ -76,6 +79,51 @@ def test_an_error_of_a_step_is_told_to_each_of_its_groups(streams: Streams) -> N
     found = asyncio.run(deliver_five(held, outbox))
     assert [type(error) for error in found] == [redis.ResponseError] * 5
     assert outbox.groups_delivered == 0
+
+
+def test_groups_whose_sender_is_cancelled_go_with_the_next_step(streams: Streams) -> None:
+    held = HeldStreams(streams)
+    outbox = Outbox(held, "w", RolloutMetrics())
+
+    async def cancel_the_second() -> None:
+        groups = [make_group(f"id{number}") for number in range(4)]
+        streams.append_prompts([(group.prompt.fields(), encode(group.prompt)) for group in groups], 1)
+        entries = Reader(streams, "prompts", "w").read(4, 1000)
+        steps = []
+        for entry, group in zip(entries, groups, strict=True):
+            steps.append(asyncio.create_task(outbox.deliver(entry, group, {})))
+            while not held.sizes:  # the first is under way, the others wait
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        held.go_on.set()
+        await steps[0]
+        while len(held.sizes) < 2:
+            await asyncio.sleep(0)
+        steps[1].cancel()
+        await asyncio.wait_for(asyncio.gather(steps[2], steps[3]), 20)
+
+    asyncio.run(cancel_the_second())
+    assert [entry.id for entry in streams.tail("rollouts", 10)] == ["id0", "id1", "id2", "id3"]
+
+
+def test_of_a_large_delivery_only_the_part_without_an_answer_is_repeated(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_STEP_BYTES", 1)
+    monkeypatch.setattr(outbox_module, "OUTAGE_SECONDS", 0.01)
+
+    class Away(HeldStreams):
+        def forward_all(self, moves: Sequence[Move], source: StreamName, target: str) -> list[bool]:
+            moved = super().forward_all(moves, source, target)
+            if len(self.sizes) == 4:  # the third of the second step's four parts; it went through
+                raise redis.ConnectionError("gone")
+            return moved
+
+    held = Away(streams)
+    outbox = Outbox(held, "w", RolloutMetrics())
+    assert asyncio.run(deliver_five(held, outbox)) == [None] * 5
+    assert len(held.sizes) == 6 and outbox.groups_delivered == 4
+    assert streams.client.xlen(streams.key("rollouts")) == 5
 
 
 def test_a_group_that_another_server_delivered_is_not_counted(streams: Streams) -> None:

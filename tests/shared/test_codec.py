@@ -107,6 +107,7 @@ def test_any_bytes_are_either_a_group_or_refused(payload: bytes) -> None:
         ({"token_ids": Int32Array([-(2**31), 2**31 - 1])}, "negative token id -2147483648"),
         ({"logprobs": Float32Array([math.nan, 0])}, "not finite"),
         ({"logprobs": Float32Array([math.inf, -math.inf])}, "not finite"),
+        ({"logprobs": Float32Array([-0.5, -math.inf])}, "not finite"),
         ({"version_spans": [VersionSpan(0, 3)]}, "2 tokens but version spans over 3"),
         ({"version_spans": [VersionSpan(0, 3), VersionSpan(1, -1)]}, "`int` >= 1"),
         ({"reward": math.inf}, "reward inf"),

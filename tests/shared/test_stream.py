@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from shared.codec import MalformedEntry, intact_payload
+from shared.entry import Entry
 from shared.losses import LossWatch
 from shared.reader import Reader
-from shared.stream import Fenced, QueueLost, StreamName, Streams
+from shared.stream import Fenced, Move, QueueLost, StreamName, Streams, parts
 
 
 def issue(streams: Streams, *numbers: int, epoch: int = 1) -> int:
@@ -79,16 +80,11 @@ def test_several_entries_are_handed_on_in_one_step_but_for_those_that_are_gone(s
     assert streams.forward_all([], "prompts", "rollouts") == []
 
 
-def test_large_entries_are_handed_on_in_several_steps(streams: Streams) -> None:
-    issue(streams, *range(7))
-    entries = Reader(streams, "prompts", "rollout-1").read(10, 100)
+def test_large_entries_are_parted_in_their_order() -> None:
     sizes = [60_000, 60_000, 60_000, 300_000, 1, 2, 3]
-    moves = [(entry, {"id": entry.id}, b"x" * size) for entry, size in zip(entries, sizes, strict=True)]
-    before = streams.client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert streams.forward_all(moves, "prompts", "rollouts") == [True] * 7
-    assert streams.client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 4
-    rollouts = Reader(streams, "rollouts", "reward-1").read(10, 100)
-    assert [len(rollout.payload) for rollout in rollouts] == sizes
+    moves: list[Move] = [(Entry(str(number), {}, b""), {}, b"x" * size) for number, size in enumerate(sizes)]
+    cut = [[len(payload) for _, _, payload in part] for part in parts(moves)]
+    assert cut == [[60_000, 60_000], [60_000], [300_000], [1, 2, 3]]
 
 
 def test_work_of_a_live_consumer_is_left_alone(streams: Streams) -> None:
