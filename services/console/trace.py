@@ -9,7 +9,7 @@ import redis
 from rich.table import Table
 from rich.text import Text
 
-from services.console.passage import Moment, passage
+from services.console.passage import Hop, Moment, in_order, passage
 from services.console.screen import clock
 from shared.dead_letters import DeadLetters
 from shared.entry import Entry, seconds_of
@@ -57,14 +57,14 @@ def trace(streams: Streams, id: str, folder: Path) -> tuple[list[str], list[Mome
             f"nothing is known of {id!r} in run {streams.run!r}: it is on no stream, is no dead letter, and "
             f"{absence(folder)}"
         )
-    return places or ["no longer in flight"], sorted(moments)
+    return places or ["no longer in flight"], in_order(moments)
 
 
 def on_disk(id: str, folder: Path) -> tuple[list[str], list[Moment]]:
     """What the learner wrote of a group when it had trained on it, or evaluated it."""
     trained_in, way = trained(id, folder)
     evaluated_in, ends = evaluated(id, folder)
-    return trained_in + evaluated_in, sorted(way + ends)
+    return trained_in + evaluated_in, in_order(way + ends)
 
 
 def absence(folder: Path) -> str:
@@ -84,7 +84,8 @@ def evaluated(id: str, folder: Path) -> tuple[list[str], list[Moment]]:
         if rows := list(_rows(path, id)):
             step, which = int(path.stem.removeprefix("heldout-")), f"{rows[0]['dataset']} {rows[0]['mode']}"
             rewards = ", ".join(f"{row['reward']:g}" for row in rows)
-            moments.append(Moment(rows[0]["at"], "learner", f"evaluated ({which}): rewards {rewards}"))
+            text = f"evaluated ({which}): rewards {rewards}"
+            moments.append(Moment(rows[0]["at"], Hop.ENDED, "learner", text))
             places.append(f"evaluated after step {step} ({which}), its completions are in {path}")
     return places, moments
 
@@ -95,9 +96,9 @@ def trained(id: str, folder: Path) -> tuple[list[str], list[Moment]]:
     moments: set[Moment] = set()
     for row in _rows(folder / "groups.jsonl", id):
         moments.update(passage({name: str(value) for name, value in row.items()}))
-        moments.add(Moment(row["at"], "learner", f"trained on in step {row['step']}"))
+        moments.add(Moment(row["at"], Hop.ENDED, "learner", f"trained on in step {row['step']}"))
         places.append(f"trained on in step {row['step']}")
-    return places, sorted(moments)
+    return places, in_order(moments)
 
 
 def trace_table(moments: list[Moment]) -> Table:
@@ -143,7 +144,7 @@ def _holder(streams: Streams, name: StreamName, entry: Entry) -> str:
 def _death(letter: Entry) -> Moment:
     fields = letter.fields
     text = f"given up by {fields.get('by')} at attempt {fields.get('attempts')}: {fields.get('cause')}"
-    return Moment(seconds_of(letter.entry_id), fields.get("stage", "?"), text)
+    return Moment(seconds_of(letter.entry_id), Hop.ENDED, fields.get("stage", "?"), text)
 
 
 def _events(streams: Streams, id: str) -> Iterator[Moment]:
@@ -155,7 +156,8 @@ def _events(streams: Streams, id: str) -> Iterator[Moment]:
         for event in page:
             fields, said = event.fields, event.fields["text"].removeprefix(f"{id}: ")
             if said != fields["text"] and not (fields["kind"] == "dead" and said in known):
-                yield Moment(seconds_of(event.entry_id), fields["service"], f"{fields['kind']}: {said}")
+                text = f"{fields['kind']}: {said}"
+                yield Moment(seconds_of(event.entry_id), Hop.REPORTED, fields["service"], text)
 
 
 def _rows(path: Path, id: str) -> Iterator[dict[str, Any]]:
