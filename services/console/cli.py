@@ -109,7 +109,8 @@ def status(context: typer.Context, run: RunName = None, config: OrRunFile = None
             progress.refresh()
     except RunAbsent as absent:
         return _print_end(absent)
-    print_views(status_views(progress, remains(found.folder)))
+    past = [] if progress.workers else remains(found.folder)
+    print_views(status_views(progress, past))
     print_legend(LEGEND)
 
 
@@ -213,7 +214,7 @@ def completions(
     folder = find_folder(run, config, context.args, holding=FILES)
     if config is None and context.args:
         if (folder / CONFIG).exists():
-            read_settings(None, folder, context.args)  # a misspelt one is told as such
+            read_settings(folder, context.args)  # a misspelt one is told as such
         raise ValueError(f"{context.args[0]} was not expected: overrides go with --config")
     chosen, rows = read_completions(folder, step, heldout)
     print_views([completions_table(f"{folder.name}, step {chosen}", rows, count, best)])

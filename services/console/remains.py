@@ -9,6 +9,8 @@ from typing import Any
 from services.console.resolved import CONFIG
 
 REPORT = "report.json"
+MANIFEST = "manifest.json"
+"""What the learner writes into a checkpoint last."""
 
 
 def remains(folder: Path) -> list[str]:
@@ -51,8 +53,9 @@ def read_report(folder: Path) -> dict[str, Any] | None:
 
 
 def _newest_checkpoint(folder: Path) -> int:
-    """Its step; 0 if there is none."""
-    names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("checkpoints/step-*"))
+    """Its step; 0 if there is none. A folder without manifest is the rest of one, of no use to --resume."""
+    found = folder.glob(f"checkpoints/step-*/{MANIFEST}")
+    names = (re.fullmatch(r"step-(\d+)", path.parent.name) for path in found)
     return max((int(name[1]) for name in names if name), default=0)
 
 

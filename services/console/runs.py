@@ -12,21 +12,31 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from services.console.config import ConsoleSettings
-from services.console.remains import remains
+from services.console.remains import REPORT, remains
 from services.console.resolved import CONFIG, check_overrides
 from shared.config import hide_password, load_settings, read_tables
 from shared.stream import STREAMS, Streams, connect
 
 RUNS = Path("runs")
 URL_VARIABLE = "ROLLSTREAM_REDIS__URL"
+LEFT_LOOKS = "`rollstream status`, `queues`, `trace` and `completions`"
+"""Those that need no Redis once the run has ended."""
 
 
 class RunAbsent(ValueError):
-    """A run that is not in Redis, or whose Redis is gone: it has ended, was stopped, or never began."""
+    """A run that is not in Redis, or whose Redis is gone: it has ended, was stopped, or never began.
 
-    def __init__(self, message: str, folder: Path) -> None:
+    Args:
+    others: the runs that are in this Redis, in words; of no use to whom an ended run's report can be told.
+    """
+
+    def __init__(self, message: str, folder: Path, others: str = "") -> None:
         first, *more = remains(folder) or [f"{folder} has no report of an ended run{_others()}"]
-        super().__init__("; ".join([message, first, *(["`rollstream status` tells more"] if more else [])]))
+        if more:
+            words = [first, f"report: {folder / REPORT}", f"{LEFT_LOOKS} still look into it", message]
+        else:
+            words = [message, others, first]
+        super().__init__("; ".join(filter(None, words)))
         self.folder = folder
 
 
@@ -48,9 +58,7 @@ def find_folder(run: str | None, config: Path | None, overrides: Sequence[str], 
     ValueError: there is none, or it is named twice.
     """
     if config is not None:
-        if run is not None:
-            raise ValueError(f"--run {run} and --config {config} may name two runs: give one of them")
-        return _checked(config, os.environ, overrides).run.path
+        return _configured(run, config, overrides).run.path
     files = _newest_first(holding) if run is None else _files([RUNS / run, Path(run)], holding)
     if not files:
         where = f"no run in {RUNS}/" if run is None else f"neither {RUNS / run} nor {run}"
@@ -69,15 +77,19 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
     RunAbsent: it is not in its Redis, or that does not answer, also inside the context.
     ValueError: there is no such run, or its Redis refuses.
     """
-    folder = find_folder(run, config, overrides, holding=CONFIG)
-    settings = read_settings(config, folder, overrides)
+    if config is not None:
+        settings = _configured(run, config, overrides)
+        folder = settings.run.path
+    else:
+        folder = find_folder(run, None, overrides, holding=CONFIG)
+        settings = read_settings(folder, overrides)
     name, where = settings.run.name, settings.redis.public_url
     try:
         with connect(settings.redis.url, timeout=5.0) as client:
             client.set_retry(Retry(NoBackoff(), 0))  # a person waits
             streams = Streams(client, name)
             if not _exists(streams):
-                raise RunAbsent(f"run {name!r} is not in Redis at {where}; {_runs_in(client)}", folder)
+                raise RunAbsent(f"run {name!r} is not in Redis at {where}", folder, _runs_in(client))
             yield Run(streams, folder)
     except redis.AuthenticationError as error:  # for redis-py it is a connection error
         raise ValueError(
@@ -90,16 +102,21 @@ def opened(run: str | None, config: Path | None, overrides: Sequence[str]) -> It
         raise ValueError(f"Redis at {where} refuses ({error})") from error
 
 
-def read_settings(config: Path | None, folder: Path, overrides: Sequence[str]) -> ConsoleSettings:
-    """From the configuration, or from what the run in this folder was started with.
+def read_settings(folder: Path, overrides: Sequence[str]) -> ConsoleSettings:
+    """What the run in this folder was started with.
 
     Raises:
     ValueError: what is wrong in it, or in an override of any service's table.
     """
-    if config is not None:
-        return _checked(config, os.environ, overrides)
     path = folder / CONFIG
     return _checked(path, _password(path, overrides), overrides)
+
+
+def _configured(run: str | None, config: Path, overrides: Sequence[str]) -> ConsoleSettings:
+    """The run of a configuration, as the environment and the overrides change it."""
+    if run is not None:
+        raise ValueError(f"--run {run} and --config {config} may name two runs: give one of them")
+    return _checked(config, os.environ, overrides)
 
 
 def _checked(path: Path, environ: Mapping[str, str], overrides: Sequence[str]) -> ConsoleSettings:

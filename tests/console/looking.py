@@ -36,6 +36,14 @@ def save_run(name: str, url: str) -> Path:
     return folder
 
 
+def save_checkpoint(folder: Path, step: int) -> Path:
+    """The manifest of a checkpoint, which the learner writes last."""
+    manifest = folder / "checkpoints" / f"step-{step:06d}" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{}")
+    return manifest
+
+
 def save_report(folder: Path, steps: int = 13) -> None:
     """What a learner leaves at its end, as far as people are told of it."""
     heldout = {"greedy": {"before": 0.6494, "after": 0.9111}, "sampled": {"after": 0.5}}

@@ -2,14 +2,14 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from services.console import runs
 from services.console.config import ConsoleSettings
-from services.console.resolved import resolve
+from services.console.resolved import check_overrides, resolve
 from services.learner.config.learner import LearnerSettings
 from services.reward.config import RewardSettings
 from services.rollout.config import RolloutSettings
@@ -17,7 +17,7 @@ from shared.config import load_settings
 from shared.stream import Streams, connect
 from shared.workers import Heartbeat
 from tests.conftest import RedisServer, free_port
-from tests.console.looking import Look, save_report, save_run, url_of
+from tests.console.looking import Look, save_checkpoint, save_report, save_run, url_of
 
 ROOT = Path(__file__).parents[2]
 LOOKS = ("status", "queues", "peek prompts")
@@ -76,7 +76,8 @@ def test_a_run_whose_redis_ended_with_it_is_told_with_what_it_reached(refused: L
     sentence = refused("status")
     assert f"Redis at {url}, of run 'done', does not answer" in sentence
     assert "has no report of an ended run" in sentence
-    (folder / "checkpoints" / "step-000013").mkdir(parents=True)
+    save_checkpoint(folder, 13)
+    save_checkpoint(folder, 14).unlink()
     back = f"rollstream up --config {folder}/config.toml"
     stopped = f"was stopped: go on from step 13 with `{back} --resume`"
     assert stopped in refused("status")
@@ -92,13 +93,53 @@ def test_a_run_whose_redis_ended_with_it_is_told_with_what_it_reached(refused: L
             f"start the next with `{back} --run.name NAME`",
             f"train this one on with `{back} --resume --learner.steps 26`",
         ]
-    sentence = refused("workers")
-    assert "the run has ended after 13 steps" in sentence and "`rollstream status` tells more" in sentence
     with (folder / "config.toml").open("a") as file:
         file.write("resume = true\n")
     assert "--run.name NAME --learner.resume false`" in shown("status"), "there is nothing to resume yet"
     (folder / "report.json").write_text("{")
     assert "report.json is no JSON" in refused("status")
+
+
+@pytest.mark.parametrize("look", ["peek prompts", "workers", "dead list", "dead show id-0"])
+def test_a_look_that_needs_redis_says_first_that_the_run_has_ended(
+    look: str, streams: Streams, refused: Look
+) -> None:
+    streams.client.set(streams.key("worker:w"), "{}", ex=10)
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    for name, where in (("in-lasting-redis", url_of(streams)), ("in-its-own", url)):
+        folder = save_run(name, where)
+        save_report(folder)
+        sentence = refused(*look.split(), "--run", name)
+        assert sentence.startswith("error: the run has ended after 13 steps")
+        assert f"report: {folder}/report.json; `rollstream status`, `queues`, `trace` and" in sentence
+        assert f"Redis at {where}" in sentence and streams.run not in sentence
+
+
+def test_a_service_is_asked_once_whether_an_override_of_it_is_right(
+    streams: Streams, shown: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_run(streams.run, url_of(streams)) / "config.toml"
+    asked: list[Path] = []
+
+    def check(config: Path, environ: Mapping[str, str], overrides: Sequence[str]) -> None:
+        asked.append(config)
+        check_overrides(config, environ, overrides)
+
+    monkeypatch.setattr(runs, "check_overrides", check)
+    shown("queues", "--config", path, "--learner.steps", 4)
+    shown("queues", "--learner.steps", 4)
+    assert [config.absolute() for config in asked] == [path.absolute()] * 2
+
+
+def test_a_report_half_written_while_services_live_is_not_looked_at(streams: Streams, shown: Look) -> None:
+    folder = save_run(streams.run, url_of(streams))
+    (folder / "report.json").write_text("{")
+    heartbeat = Heartbeat(streams, "learner", "learner", lambda: {"version": 13, "steps": 13})
+    heartbeat.start()
+    try:
+        assert "step 13 of 13" in shown("status") and "experiences" in shown("queues")
+    finally:
+        heartbeat.stop()
 
 
 def test_a_trained_prompt_of_a_run_that_was_stopped_is_traced_from_its_folder(shown: Look) -> None:
