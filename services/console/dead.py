@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from services.console.resolved import SERVICES
 from services.console.screen import clock
 from shared.dead_letters import DeadLetters
 from shared.entry import Entry, seconds_of
@@ -18,8 +19,10 @@ def find(
     """Letters of a prompt id (or with that entry id), whose cause contains a text, of a stage; oldest first.
 
     Raises:
-    ValueError: an id was given and there is no letter of it.
+    ValueError: an id was given and there is no letter of it, or no service is called like the stage.
     """
+    if stage not in (None, *SERVICES):
+        raise ValueError(f"there is no stage {stage!r}; the stages are {', '.join(SERVICES)}")
     found = [
         letter
         for letter in letters.all()
@@ -37,7 +40,7 @@ def list_table(letters: Sequence[Entry], count: int) -> Table:
     shown = letters[-count:]
     table = Table(box=None, pad_edge=False, title_justify="left")
     table.title = f"{len(shown)} of {len(letters)} dead letters"
-    for name in ("at", "id", "stage", "attempts", "purpose"):
+    for name in ("at", "id", "stage", "kind", "attempts", "purpose"):
         table.add_column(name, no_wrap=True)
     table.add_column("cause", overflow="fold")
     for letter in shown:
@@ -47,6 +50,7 @@ def list_table(letters: Sequence[Entry], count: int) -> Table:
             clock(seconds_of(letter.entry_id)),
             letter.id or letter.entry_id,
             fields.get("stage"),
+            fields.get("kind"),
             fields.get("attempts"),
             fields.get("purpose", "-"),
             Text(cause if len(cause) <= CAUSE_CHARACTERS else f"{cause[:CAUSE_CHARACTERS]} …"),

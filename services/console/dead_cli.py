@@ -20,7 +20,9 @@ dead_app = typer.Typer(
 Id = Annotated[str, typer.Argument(help="Id of the prompt, or of the letter where it has none.")]
 AnyId = Annotated[str | None, typer.Argument(help="Id of the prompt, or of the letter where it has none.")]
 All = Annotated[bool, typer.Option("--all", help="All letters, or those that --cause and --stage choose.")]
-Cause = Annotated[str | None, typer.Option(help="Only those whose cause contains this text.")]
+Cause = Annotated[
+    str | None, typer.Option(help="Only those with this text in their cause, which is free text: no kind.")
+]
 Stage = Annotated[str | None, typer.Option(help="Only those of this service: rollout, reward, learner.")]
 
 
@@ -41,7 +43,8 @@ def list_letters(
 
     with opened(run, config, context.args) as found:
         letters = find(DeadLetters(found.streams), cause=cause, stage=stage)
-    print_views([list_table(letters, count) if letters else "there are no such dead letters"])
+    none = "no dead letters" if cause is stage is None else "there are no such dead letters"
+    print_views([list_table(letters, count) if letters else none])
 
 
 @dead_app.command(**TAKES_OVERRIDES)

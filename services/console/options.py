@@ -1,5 +1,6 @@
 """The options that commands have in common. No heavy imports: help answers at once."""
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ class Overridable(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own, overrides = _apart(args)
         known = [name for option in self.get_params(ctx) for name in (*option.opts, *option.secondary_opts)]
-        for word in own:
+        for word in takewhile("--".__ne__, own):
             name = word.partition("=")[0]
             if name.startswith("--") and name not in known:
                 from shared.config import suggestion
@@ -30,12 +31,14 @@ class Overridable(TyperCommand):
 
 
 def _apart(words: list[str]) -> tuple[list[str], list[str]]:
-    """A command's own words, and those of the overrides with their values."""
+    """A command's own words, and those of the overrides with their values; after `--` all are its own."""
     own: list[str] = []
     overrides: list[str] = []
     left = list(words)
     while left:
         word = left.pop(0)
+        if word == "--":
+            return [*own, word, *left], overrides
         name, has_value, _ = word.partition("=")
         if not (name.startswith("--") and "." in name):
             own.append(word)

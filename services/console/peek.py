@@ -64,8 +64,8 @@ def entry_panel(name: str, entry: Entry) -> Panel:
 
 def _letter_lines(letter: Entry) -> Iterator[Text]:
     fields = letter.fields
-    cause = f"{fields.get('stage')}, attempt {fields.get('attempts')}: {fields.get('cause')}"
-    yield Text(cause, style="red")
+    facts = f"{fields.get('stage')}, {fields.get('kind')}, attempt {fields.get('attempts')}"
+    yield Text(f"{facts}: {fields.get('cause')}", style="red")
     for moment in passage(fields):
         yield Text(f"{clock(moment.at, digits=3)} {moment.where:<8} {moment.text}", style="dim")
     yield Text(f"{clock(seconds_of(letter.entry_id), digits=3)} given up by {fields.get('by')}", style="dim")
@@ -83,9 +83,9 @@ def _lines(stream: str, entry: Entry) -> Iterator[Text]:
 
 
 def _prompt_lines(prompt: Prompt) -> Iterator[Text]:
-    sampling = prompt.sampling
+    sampling, completions = prompt.sampling, f"completion{'' if prompt.n == 1 else 's'}"
     yield Text(
-        f"{prompt.purpose}, row {prompt.index} of epoch {prompt.epoch}, {prompt.n} completions of at most "
+        f"{prompt.purpose}, row {prompt.index} of epoch {prompt.epoch}, {prompt.n} {completions} of at most "
         f"{sampling.max_tokens} tokens at temperature {sampling.temperature:g}, "
         f"issued at version {prompt.issued_version}",
         style="dim",

@@ -13,7 +13,6 @@ from shared.heldout import solved_shares
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 40
-WORK = ("groups_in_flight", "groups_delivered", "tokens_generated", "credits")
 LEGEND = (
     "version: updates that the weights have seen; servers behind the learner get no new prompts. "
     "work: what each process has done since its start and holds now. Below: figures of the newest step; "
@@ -53,7 +52,7 @@ def worker_table(progress: Progress) -> Table:
     table = Table("worker", "version", "state", "work", box=None, pad_edge=False)
     for worker in progress.workers:
         version, state = worker.get("version"), worker.get("state", "")
-        table.add_row(worker["id"], "-" if version is None else str(version), state, work_of(worker, WORK))
+        table.add_row(worker["id"], "-" if version is None else str(version), state, work_of(worker))
     return table
 
 

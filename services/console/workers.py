@@ -18,7 +18,7 @@ LEGEND = (
     "was given and has not finished. A server that is behind the learner gets no new prompts."
 )
 
-WORK = ("groups_in_flight", "groups_delivered", "tokens_generated", "groups_dead", "credits")
+WORK = ("groups_delivered", "tokens_generated", "groups_dead")
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,19 @@ def work_table(workers: Sequence[Worker]) -> Table:
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for worker in workers:
-        words = [work_of(worker.facts, WORK), worker.facts.get("url", "")]
+        words = [work_of(worker.facts), worker.facts.get("url", "")]
         if any(words):
             table.add_row(worker.id, ", ".join(filter(None, words)))
     return table
 
 
-def work_of(facts: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The named facts that a worker tells, in words."""
-    return ", ".join(f"{facts[name]} {name.replace('_', ' ')}" for name in names if name in facts)
+def work_of(facts: Mapping[str, Any]) -> str:
+    """What a worker has done and holds, in words. The learner has a credit for each group in flight."""
+    words = [f"{facts[name]} {name.replace('_', ' ')}" for name in WORK if name in facts]
+    if "groups_in_flight" in facts:
+        limit = f"of {facts['credits']} credits in use" if "credits" in facts else "groups in flight"
+        words.insert(0, f"{facts['groups_in_flight']} {limit}")
+    return ", ".join(words)
 
 
 def _held(streams: Streams) -> Counter[str]:

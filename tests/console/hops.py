@@ -1,5 +1,6 @@
 """Brings a group along its way as the services do: taken, answered, scored, each by a worker of its own."""
 
+from shared.causes import CauseKind
 from shared.codec import encode
 from shared.entry import Entry
 from shared.reader import Reader
@@ -34,11 +35,12 @@ def score(streams: Streams, index: int = 0, worker: str = "reward-b") -> Entry:
     return entry
 
 
-def bury(streams: Streams, index: int = 0, cause: str = "no luck", stage: str = "rollout") -> str:
+def bury(streams: Streams, index: int = 0, cause: str = "no luck", stage: str = "rollout",
+         kind: CauseKind = "failed") -> str:  # fmt: skip
     """A prompt whose credit the learner has taken back."""
     id = issue(streams, index)
     assert streams.dead_letter(
-        take_prompt(streams), "prompts", stage, "failed", cause, attempts=3, by="rollout-a"
+        take_prompt(streams), "prompts", stage, kind, cause, attempts=3, by="rollout-a"
     )
     streams.release([], [id], 1)
     return id

@@ -3,6 +3,7 @@
 import json
 import re
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -41,6 +42,13 @@ def test_a_prompt_is_shown_with_its_text_and_ground_truth(streams: Streams) -> N
     assert "Wie viele Äpfel? 🍎" in text and "ground truth 19" in text and "issued at version 3" in text
 
 
+def test_how_many_completions_a_prompt_asks_for_is_said_in_words(streams: Streams) -> None:
+    for n, said in ((1, " 1 completion of"), (2, " 2 completions of")):
+        prompt = msgspec.structs.replace(a_prompt(n), n=n)
+        streams.append_prompts([(prompt.fields(), encode(prompt))], 1)
+        assert said in text_of(streams, "prompts", count=1)
+
+
 def test_an_experience_is_shown_with_completions_and_rewards(streams: Streams) -> None:
     move(streams)
     text = text_of(streams, "experiences")
@@ -68,7 +76,7 @@ def test_a_dead_letter_tells_its_cause_and_its_content(streams: Streams) -> None
     (entry,) = Reader(streams, "prompts", "rollout").read(1)
     streams.dead_letter(entry, "prompts", "rollout", "failed", "longer than the model allows", attempts=2)
     text = text_of(streams, "dead")
-    assert "rollout, attempt 2: longer than the model allows" in text
+    assert "rollout, failed, attempt 2: longer than the model allows" in text
     assert "Tom has 12 pens" in text
 
 

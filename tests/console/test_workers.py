@@ -33,6 +33,25 @@ def test_a_live_worker_is_shown_with_its_weights_its_beat_and_what_it_holds(stre
     assert worker.beat_seconds is not None and 0 <= worker.beat_seconds < 5
 
 
+@pytest.mark.usefixtures("run_folder")
+def test_status_and_workers_tell_the_same_work_and_how_many_credits_it_takes(
+    streams: Streams, shown: Look
+) -> None:
+    holding = {"state": "training", "version": 1, "steps": 9, "groups_in_flight": 250, "credits": 256}
+    beats = [
+        Heartbeat(streams, "learner", "learner", lambda: holding),
+        Heartbeat(streams, "rollout", "rollout-a", lambda: FACTS | {"groups_in_flight": 8, "groups_dead": 2}),
+    ]
+    for beat in beats:
+        beat.start()
+    texts = [shown(look) for look in ("status", "workers")]
+    for beat in beats:
+        beat.stop()
+    for text in texts:
+        assert "250 of 256 credits in use" in text and "250 groups" not in text
+        assert "8 groups in flight, 5 groups delivered, 2 groups dead" in text
+
+
 def test_one_that_died_is_shown_while_it_holds_something(streams: Streams) -> None:
     issue(streams)
     entry = take_prompt(streams, "rollout-gone")
