@@ -89,6 +89,8 @@ def fail(message: str) -> NoReturn:
 
 
 S = TypeVar("S", bound=Settings)
+Givers = dict[tuple[str, ...], str]
+"""For each `table.key` that the file does not decide, the option or environment variable that does."""
 
 
 def parse_command_line(kind: type[S], program: str, argv: Sequence[str] | None = None) -> S:
@@ -118,12 +120,14 @@ def load_settings(kind: type[S], path: Path, environ: Mapping[str, str], overrid
     Raises:
     ValueError: what is wrong, where, and what was probably meant.
     """
-    merged = read_tables(path, environ, overrides)
+    merged, givers = _merge(path, environ, overrides)
     tables = {name: table for name, table in merged.items() if name in kind.model_fields}
     try:
         return kind.model_validate(tables)
     except ValidationError as error:
-        raise ValueError("\n".join(_explain(kind, path, item) for item in error.errors())) from error
+        raise ValueError(
+            "\n".join(_explain(kind, _giver(item["loc"], givers, path), item) for item in error.errors())
+        ) from error
 
 
 def read_tables(
@@ -134,6 +138,14 @@ def read_tables(
     Raises:
     ValueError: an unreadable file, or an unknown table.
     """
+    return _merge(path, environ, overrides)[0]
+
+
+def _merge(
+    path: Path, environ: Mapping[str, str], overrides: Sequence[str]
+) -> tuple[dict[str, dict[str, Any]], Givers]:
+    """The tables, and what gave each key that is not the file's."""
+    givers: Givers = {}
     try:
         merged: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -147,16 +159,18 @@ def read_tables(
     for variable, text in environ.items():
         path_in_file = variable.removeprefix(ENV_PREFIX).lower().split("__")
         if variable.startswith(ENV_PREFIX) and len(path_in_file) > 1:
-            _override(merged, path_in_file, text, f"environment variable {variable}")
+            _override(merged, givers, path_in_file, text, f"environment variable {variable}")
     for option, text in _options(overrides):
         path_in_file = option.split(".")
         if len(path_in_file) < 2:
             raise ValueError(f"option --{option} is unknown; overrides have the form --table.key value")
-        _override(merged, path_in_file, text, f"option --{option}")
-    return merged
+        _override(merged, givers, path_in_file, text, f"option --{option}")
+    return merged, givers
 
 
-def _override(merged: dict[str, dict[str, Any]], keys: Sequence[str], text: str, where: str) -> None:
+def _override(
+    merged: dict[str, dict[str, Any]], givers: Givers, keys: Sequence[str], text: str, where: str
+) -> None:
     """Put a value at `table.key`, or deeper, as in `learner.lora.rank`."""
     _check_table(keys[0], where)
     table: dict[str, Any] = merged
@@ -165,6 +179,13 @@ def _override(merged: dict[str, dict[str, Any]], keys: Sequence[str], text: str,
         if not isinstance(table, dict):
             raise ValueError(f"{where}: {key!r} is a value in the config file, not a table")
     table[keys[-1]] = _value(text)
+    givers[tuple(keys)] = where
+
+
+def _giver(location: Sequence[str | int], givers: Givers, path: Path) -> str:
+    """What gave a value, or the table that it lies in: the last that did. By default the file."""
+    given = [where for keys, where in givers.items() if tuple(location[: len(keys)]) == keys]
+    return given[-1] if given else f"config {path}"
 
 
 def _options(overrides: Sequence[str]) -> list[tuple[str, str]]:
@@ -203,14 +224,14 @@ def suggestion(word: str, known: Sequence[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
 
 
-def _explain(kind: type[Settings], path: Path, item: Any) -> str:
+def _explain(kind: type[Settings], giver: str, item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         probably = suggestion(str(item["loc"][-1]), _known_keys(kind, item["loc"][:-1]))
-        return f"config {path}: unknown key {where!r}.{probably}"
+        return f"{giver}: unknown key {where!r}.{probably}"
     if item["type"] == "missing":
-        return f"config {path}: {where!r} is required"
-    place = ": ".join(filter(None, (f"config {path}", where)))
+        return f"{giver}: {where!r} is required"
+    place = ": ".join(filter(None, (giver, where)))
     if not isinstance(item["input"], Mapping | Sequence) or isinstance(item["input"], str):
         # A URL may hold a password. A table or list is long, and the sentence names what matters of it.
         seen = HIDDEN if where.endswith("url") else json.dumps(item["input"], default=str)

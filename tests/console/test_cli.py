@@ -91,14 +91,20 @@ def test_config_prints_toml_that_means_the_same_and_hides_the_password(
         (["queues", "surplus"], "argument 'surplus' was not expected"),
         (["status", "--console.max_restarts", "many"], "console.max_restarts"),
         (["peek", "prompt"], "there is no stream 'prompt'"),
-        (["up", "--learner.kl_coff", "0.1"], "unknown key 'learner.kl_coff'. Did you mean 'kl_coef'?"),
+        (
+            ["up", "--learner.kl_coff", "0.1"],
+            "error: option --learner.kl_coff: unknown key 'learner.kl_coff'. Did you mean 'kl_coef'?",
+        ),
         (["up", "--reward.scorers", "{gsm8k = 1.0}"], "gsm8k"),
         (["config", "--rollout.port", "x"], 'rollout.port = "x": Input should be a valid integer'),
         (
             ["config", "--learner.groups_per_step", "5", "--learner.minibatches", "3"],
             "run.toml: learner: groups_per_step x completions_per_prompt = ",
         ),
-        (["config", "--console.gpus", "{x = '0'}"], "run.toml: console.gpus: there is no service 'x'"),
+        (
+            ["config", "--console.gpus", "{x = '0'}"],
+            "error: option --console.gpus: console.gpus: there is no service 'x'",
+        ),
     ],
 )
 def test_a_mistake_ends_with_one_clear_sentence(

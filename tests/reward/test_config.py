@@ -81,6 +81,6 @@ def test_a_printed_configuration_can_be_read_back(config: Path) -> None:
     ],
 )
 def test_a_mistake_in_the_table_is_named(config: Path, override: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=r"^config ") as caught:
+    with pytest.raises(ValueError, match=r"^(config |option --reward\.)") as caught:
         load_settings(RewardSettings, config, {}, override)
     assert message in str(caught.value)

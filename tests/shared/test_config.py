@@ -144,6 +144,28 @@ def test_a_mistake_is_named_with_its_place(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("environment", "overrides", "complaint"),
+    [
+        ({}, ["--learner.kl_coeff", "0.02"], "option --learner.kl_coeff: unknown key 'learner.kl_coeff'."),
+        ({}, ["--learner.kl_coef=-1"], 'option --learner.kl_coef: learner.kl_coef = "-1": '),
+        ({}, ["--learner.lora", "{rnk = 2}"], "option --learner.lora: unknown key 'learner.lora.rnk'."),
+        ({"LEARNER__STEPS": "x"}, [], "environment variable ROLLSTREAM_LEARNER__STEPS: learner.steps = "),
+        ({"LEARNER__STEPS": "1"}, ["--learner.steps=x"], "option --learner.steps: learner.steps = "),
+        ({"LEARNER__STEPS": "1"}, ["--learner.lora.rank=1"], "config FILE: unknown key 'learner.stepz'."),
+    ],
+)
+def test_what_gave_a_wrong_value_is_blamed_and_not_the_file(
+    tmp_path: Path, environment: dict[str, str], overrides: list[str], complaint: str
+) -> None:
+    wrong = "stepz = 1\n" if "FILE" in complaint else ""
+    path = write(tmp_path, MODEL + "[learner]\n" + wrong)
+    environment = {f"ROLLSTREAM_{name}": value for name, value in environment.items()}
+    with pytest.raises(ValueError) as caught:
+        load_settings(LearnerTables, path, environment, overrides)
+    assert str(caught.value).startswith(complaint.replace("FILE", str(path)))
+
+
 def test_a_misspelt_table_in_the_environment_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ROLLSTREAM_LERNER__STEPS: unknown table 'lerner'"):
         load_settings(LearnerTables, write(tmp_path, MODEL), {"ROLLSTREAM_LERNER__STEPS": "3"})
