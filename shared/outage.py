@@ -10,6 +10,8 @@ import redis
 T = TypeVar("T")
 log = logging.getLogger("rollstream.redis")
 
+START_SECONDS = 5.0
+"""How long a service that starts waits for a Redis that is itself just starting."""
 _PAUSE_SECONDS = 0.5
 _CANNOT_WRITE = ("OOM", "MISCONF", "READONLY", "MASTERDOWN")
 """Answers of a Redis that is full, whose disk is, or that has become a replica: also inside a script's."""
@@ -27,6 +29,11 @@ def is_outage(error: redis.RedisError) -> bool:
     if isinstance(error, _PASSING):
         return True
     return any(word in str(error) for word in _CANNOT_WRITE)
+
+
+def insist_at_start(step: Callable[[], T]) -> T:
+    """As `insist`, of the steps that a service begins with."""
+    return insist(step, START_SECONDS, lambda: None)
 
 
 def insist(step: Callable[[], T], patience: float, on_failure: Callable[[], None]) -> T:

@@ -19,6 +19,7 @@ import redis
 from shared import scripts
 from shared.causes import CauseKind
 from shared.entry import Entry, flat_entry, parse_entry, seconds_of
+from shared.outage import insist_at_start
 
 log = logging.getLogger("rollstream.stream")
 
@@ -65,18 +66,19 @@ def connect(url: str, timeout: float = 10.0) -> "redis.Redis":
 
 
 def check_server(client: "redis.Redis", url: str) -> None:
-    """Refuse a Redis that cannot hold a run's data.
+    """Refuse a Redis that cannot hold a run's data, or does not answer soon.
 
     Raises:
     ValueError: it cannot be reached, or may evict keys; the message says what to do.
     """
     where = url.rsplit("@", 1)[-1]  # never the password
     try:
-        policy = client.info("memory").get("maxmemory_policy", "noeviction")
-    except redis.RedisError as error:
+        memory: Any = insist_at_start(lambda: client.info("memory"))
+    except (redis.RedisError, ValueError) as error:
         raise ValueError(
             f"Redis at {where} cannot be used ({error}); start it, or set redis.url / ROLLSTREAM_REDIS__URL."
         ) from error
+    policy = memory.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         raise ValueError(
             f"Redis at {where} has maxmemory-policy {policy!r}, which may silently drop experience. "

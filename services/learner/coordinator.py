@@ -28,6 +28,7 @@ from services.learner.trained_groups import TrainedGroups
 from services.learner.weight_sync import WeightPublisher
 from shared.auth import token_from_environment
 from shared.experience import Group
+from shared.outage import insist_at_start
 from shared.queue_metrics import QueueMetrics
 from shared.stream import STREAMS, Streams, check_server, connect
 from shared.telemetry import JsonLines, keep_lines
@@ -66,12 +67,10 @@ class Coordinator:
             )
             log.info("metrics at %s", self._door.url)
         self.streams = Streams(client, run.name)
-        self._learner_epoch = learner_epoch = self.streams.next_learner_epoch()
-        if resume:
-            # What was in flight belongs to a policy that is gone; the same prompts are issued again.
-            self.streams.forget_work(learner_epoch)
-        else:
-            self.streams.forget_run(learner_epoch)
+        self._learner_epoch = learner_epoch = insist_at_start(self.streams.next_learner_epoch)
+        # After a resume, what was in flight belongs to a policy that is gone; its prompts are issued again.
+        forget = self.streams.forget_work if resume else self.streams.forget_run
+        insist_at_start(lambda: forget(learner_epoch))
         self.publisher = WeightPublisher(self.streams, token, learner_epoch, self._prometheus)
         self.feed = Feed(
             self.streams,
@@ -111,7 +110,7 @@ class Coordinator:
         known = settings.model_dump(mode="json", exclude={"redis"})  # whose URL may hold a password
         self._trackers = Trackers(config.trackers, run.path, known, self.step if resume else None)
         self._heartbeat = Heartbeat(self.streams, "learner", "learner", self._facts)
-        self._heartbeat.start()
+        insist_at_start(self._heartbeat.start)
 
     @classmethod
     def open(

@@ -33,6 +33,7 @@ def serve(settings: RewardSettings) -> None:
     from services.reward.core import ScoringCore
     from services.reward.metrics import Metrics
     from services.reward.worker import Worker
+    from shared.outage import insist_at_start
     from shared.stream import Streams, check_server, connect
     from shared.telemetry import set_up_logging
 
@@ -44,7 +45,7 @@ def serve(settings: RewardSettings) -> None:
     client = connect(settings.redis.url)
     check_server(client, settings.redis.url)
     streams = Streams(client, settings.run.name)
-    streams.ensure_groups()
+    insist_at_start(streams.ensure_groups)
     core = ScoringCore(config)
     metrics = Metrics()
     worker = Worker(streams, core, config, metrics, lambda: {"url": url})

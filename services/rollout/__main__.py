@@ -14,6 +14,7 @@ from services.rollout.engine import EngineDead
 from services.rollout.weight_files import ModelShape
 from shared.auth import token_from_environment
 from shared.config import fail, parse_command_line
+from shared.outage import insist_at_start
 from shared.stream import Streams, check_server, connect
 from shared.telemetry import set_up_logging
 
@@ -28,11 +29,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_server(client, settings.redis.url)
         listener = bind(settings.rollout)
         model = ModelShape(settings.model.path)
+        streams = Streams(client, settings.run.name)
+        insist_at_start(streams.ensure_groups)
     except ValueError as error:
         fail(str(error))
     url = settings.rollout.url or reachable_url(listener, settings.redis.url)
-    streams = Streams(client, settings.run.name)
-    streams.ensure_groups()
     client.close()  # the engine's process must not inherit the connection; it reopens by itself
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from services.rollout.service import start  # imports torch and vLLM, for seconds

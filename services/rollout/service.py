@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from services.rollout.weight_files import ModelShape
 from services.rollout.weight_folder import WeightFolder
 from services.rollout.weight_store import WeightStore
 from services.rollout.worker import StreamWorker
+from shared.outage import insist
 from shared.queue_metrics import QueueMetrics
 from shared.stream import Streams
 from shared.workers import Heartbeat, worker_id
@@ -137,7 +139,7 @@ class RolloutService:
         http = asyncio.create_task(server.serve(sockets=[listener]))
         while not (server.started or http.done()):
             await asyncio.sleep(0.01)
-        self._heartbeat.start()
+        await asyncio.to_thread(insist, self._heartbeat.start, math.inf, lambda: None)
         log.info("serving at %s, waiting for weights", self.url)
         work = asyncio.create_task(self._worker.run())
         announce = asyncio.create_task(self._announce_versions())
