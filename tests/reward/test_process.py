@@ -93,7 +93,6 @@ def test_an_error_of_ours_in_the_worker_ends_the_process_with_status_1(
 @pytest.mark.parametrize(
     ("options", "environment", "sentence"),
     [
-        (["--redis.url", "redis://127.0.0.1:1/0"], {}, "cannot be used"),
         (["--reward.host", "0.0.0.0"], {}, "is open to other machines; set ROLLSTREAM_REWARD_TOKEN"),
         (["--reward.host", "0.0.0.0"], {"ROLLSTREAM_REWARD_TOKEN": ""}, "is open to other machines"),
         ([], {"ROLLSTREAM_REWARD_TOKEN": "short"}, "ROLLSTREAM_REWARD_TOKEN has 5 characters"),
@@ -109,6 +108,14 @@ def test_a_start_that_cannot_succeed_says_why_in_one_sentence(
     assert service.stderr().startswith("error: ")
     assert service.stderr().count("\n") == 1
     assert sentence in service.stderr()
+
+
+def test_a_redis_that_does_not_come_is_waited_for_and_then_named(launch: Launcher) -> None:
+    service = launch("never", "--redis.url", "redis://127.0.0.1:1/0")
+    assert service.process.wait(timeout=20) == 2
+    waiting, error = service.stderr().splitlines()
+    assert "waiting for it" in waiting
+    assert error.startswith("error: Redis at 127.0.0.1:1/0 cannot be used (Redis has not answered for 5 s")
 
 
 def test_a_port_in_use_is_named(launch: Launcher) -> None:
