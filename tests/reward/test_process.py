@@ -115,7 +115,7 @@ def test_a_redis_that_does_not_come_is_waited_for_and_then_named(launch: Launche
     assert service.process.wait(timeout=20) == 2
     waiting, error = service.stderr().splitlines()
     assert "waiting for it" in waiting
-    assert error.startswith("error: Redis at 127.0.0.1:1/0 cannot be used (Redis has not answered for 5 s")
+    assert error.startswith("error: Redis at redis://127.0.0.1:1/0 cannot be used (Redis has not answered")
 
 
 def test_a_port_in_use_is_named(launch: Launcher) -> None:
