@@ -64,8 +64,9 @@ class Stock:
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join()
-        for process in self._ready:
-            process.kill()
+        with self._changed:  # against those who still take one
+            for process in self._ready:
+                process.kill()
 
     def _fill(self) -> None:
         while True:
