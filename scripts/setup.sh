@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 PYTHON="${PYTHON:-python3}"
 TORCH=2.13.0
 CPU_INDEX=https://download.pytorch.org/whl/cpu
+NEEDED_GB=5 # 3.8 stay in .venv, the rest are downloads that come and go
 DONE=.venv/setup-done
 LOG=.venv/setup.log
 STAGES='^ *(Collecting|Downloading|Processing|Building|Installing)'
@@ -56,6 +57,8 @@ esac
 started=$(date +%s)
 echo "Setting up .venv (once; a few minutes)"
 if [ ! -x .venv/bin/python ]; then
+    free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
+    [ "$free" -ge "$NEEDED_GB" ] || fail "set-up needs $NEEDED_GB GB of disk, and $free GB are free in $PWD"
     "$PYTHON" -m venv .venv ||
         fail "$PYTHON cannot make a virtual environment; on Debian and Ubuntu install python3-venv"
 fi
