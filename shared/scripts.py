@@ -70,11 +70,14 @@ RELEASE = (
     FENCE
     + """
 local count = tonumber(ARGV[3])
-for i = 4, 3 + count do
-  redis.call('XACK', KEYS[3], ARGV[2], ARGV[i])
-  redis.call('XDEL', KEYS[3], ARGV[i])
+for i = 4, 3 + count, 1000 do -- Lua unpacks some thousands at most
+  local last = math.min(i + 999, 3 + count)
+  redis.call('XACK', KEYS[3], ARGV[2], unpack(ARGV, i, last))
+  redis.call('XDEL', KEYS[3], unpack(ARGV, i, last))
 end
-for i = 4 + count, #ARGV do redis.call('SREM', KEYS[2], ARGV[i]) end
+for i = 4 + count, #ARGV, 1000 do
+  redis.call('SREM', KEYS[2], unpack(ARGV, i, math.min(i + 999, #ARGV)))
+end
 return count
 """
 )
@@ -82,16 +85,19 @@ return count
 # KEYS: source, target. ARGV: group, then for each entry: its id, count, field, value, ... of its successor.
 # Acknowledging first also lets the move through at maxmemory, where only a script's first write is checked.
 FORWARD = """
-local moved, i = {}, 2
+local moved, gone, i = {}, {}, 2
 while i < #ARGV do
   local last = i + 1 + tonumber(ARGV[i + 1])
   local mine = redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
   if mine == 1 then
-    redis.call('XDEL', KEYS[1], ARGV[i])
+    gone[#gone + 1] = ARGV[i]
     redis.call('XADD', KEYS[2], '*', unpack(ARGV, i + 2, last))
   end
   moved[#moved + 1] = mine
   i = last + 1
+end
+for first = 1, #gone, 1000 do -- Lua unpacks some thousands at most
+  redis.call('XDEL', KEYS[1], unpack(gone, first, math.min(first + 999, #gone)))
 end
 return moved
 """
