@@ -61,8 +61,9 @@ class NeuralScorer:
         outcomes: list[Outcome] = []
         for row in self._submit(items):
             if isinstance(row, Row):
-                while not wait([row.scores], deadline_seconds).done and not self._is_stuck(deadline_seconds):
-                    pass  # behind others
+                # Asked first: once a batch hangs, no row of it is waited for anew.
+                while not (row.scores.done() or self._is_stuck(deadline_seconds)):
+                    wait([row.scores], deadline_seconds)  # also behind others
             outcomes.append(self._outcome(row, deadline_seconds))
         return outcomes
 
@@ -72,9 +73,8 @@ class NeuralScorer:
         for row in self._submit(items):
             if isinstance(row, Row) and not row.scores.done():
                 scores = asyncio.wrap_future(row.scores)
-                while not (await asyncio.wait([scores], timeout=deadline_seconds))[0]:
-                    if self._is_stuck(deadline_seconds):
-                        break
+                while not (scores.done() or self._is_stuck(deadline_seconds)):
+                    await asyncio.wait([scores], timeout=deadline_seconds)
                 if scores.done() and not scores.cancelled():
                     scores.exception()  # it is told of below; else asyncio complains that nobody looked
             outcomes.append(self._outcome(row, deadline_seconds))

@@ -1,6 +1,8 @@
 """What a neural scorer refuses, and how it treats an item that it cannot score."""
 
+import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,13 +106,16 @@ def test_an_empty_text_is_invalid_and_an_empty_response_is_scored(build: Any) ->
     assert isinstance(rm.score(texts(""), 60.0)[0], float)
 
 
-def test_a_model_that_hangs_costs_its_items_their_deadline(build: Any) -> None:
+def test_a_model_that_hangs_costs_its_items_one_deadline_together(build: Any) -> None:
     rm = build()
     release = threading.Event()
     hook = rm._engine.model.base_model.register_forward_pre_hook(lambda *_: release.wait(20) and None)
     try:
-        (outcome,) = rm.score(texts("a"), 0.2)
-        assert isinstance(outcome, Failure) and outcome.status == "timeout"
+        for ask in (rm.score, lambda *asked: asyncio.run(rm.score_soon(*asked))):
+            started = time.monotonic()
+            outcomes = ask(texts(*"abcdefgh"), 0.5)
+            assert time.monotonic() - started < 3.0, "not eight deadlines"
+            assert [o.status for o in outcomes if isinstance(o, Failure)] == ["timeout"] * 8
     finally:
         hook.remove()
         release.set()
