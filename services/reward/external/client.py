@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 from typing import Any, NoReturn
 
@@ -92,7 +93,7 @@ class Client:
         if response.status_code != 200:
             _fail(response, body)
         try:
-            return json.loads(body, parse_constant=_no_constant)
+            return json.loads(body, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise CallFailed(f"got a reply that is no JSON: {_shown(body)}") from error
 
@@ -124,5 +125,6 @@ def _shown(body: bytes) -> str:
     return repr(body[:_SHOWN].decode(errors="replace"))
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+def _no_number(name: str) -> float:
+    """For NaN and the infinities, which servers in Python write: the trouble of one row alone."""
+    return math.nan

@@ -1,21 +1,24 @@
 """The contracts of scoring servers: how a request is built from items, where the numbers stand in the reply.
 
-A contract is one row of `CONTRACTS`. A reply that lacks anything is `Malformed`: nothing is guessed, padded
-or cut.
+A contract is one row of `CONTRACTS`. A reply of another shape, count or order is `Malformed` and gives no score:
+nothing is guessed, padded or cut. A row without a finite number is the `error` of its own item only.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from services.reward.conversation import conversation, fill
 from services.reward.external.config import ExternalConfig
-from services.reward.protocol import Outcome, Steps
+from services.reward.protocol import Failure, Outcome, Steps
 from services.reward.steps import aggregate
 from shared.scoring import ScoreItem
 
 Build = Callable[[Sequence[ScoreItem], ExternalConfig], Any]
 Parse = Callable[[Any, ExternalConfig], list[Outcome]]
+
+_WRONG = (AttributeError, LookupError, TypeError, ValueError, OverflowError)
+"""What reading a reply that is not as it should be may raise."""
 
 
 class Malformed(ValueError):
@@ -33,15 +36,30 @@ def read_reply(contract: Contract, reply: Any, count: int, config: ExternalConfi
     """The outcomes of `count` items in a reply.
 
     Raises:
-    Malformed: a field is missing, a number is none, or the count is another.
+    Malformed: a field is missing, or the count or order is another.
     """
     try:
         outcomes = contract.parse(reply, config)
-    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise Malformed(f"got a malformed reply: {type(error).__name__}: {str(error)[:200]}") from error
+    except _WRONG as error:
+        raise Malformed(f"got a malformed reply: {_told(error)}") from error
     if len(outcomes) != count:
         raise Malformed(f"got {len(outcomes)} scores for {count} items")
     return outcomes
+
+
+def _each(rows: Iterable[Any], read: Callable[[Any], Outcome]) -> list[Outcome]:
+    """What `read` makes of each row; a row that it cannot read costs its own item, and no other."""
+    outcomes: list[Outcome] = []
+    for row in rows:
+        try:
+            outcomes.append(read(row))
+        except _WRONG as error:
+            outcomes.append(Failure("error", f"got no score: {_told(error)}"))
+    return outcomes
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"
 
 
 def number(value: Any) -> float:
@@ -91,7 +109,7 @@ def _vllm_data(reply: Any) -> list[Any]:
 
 
 def _classify_scores(reply: Any, config: ExternalConfig) -> list[Outcome]:
-    return [_one_number(_list(row["probs"])) for row in _vllm_data(reply)]
+    return _each(_vllm_data(reply), lambda row: _one_number(_list(row["probs"])))
 
 
 def _pooling_request(items: Sequence[ScoreItem], config: ExternalConfig) -> dict[str, Any]:
@@ -101,8 +119,8 @@ def _pooling_request(items: Sequence[ScoreItem], config: ExternalConfig) -> dict
 def _pooling_scores(reply: Any, config: ExternalConfig) -> list[Outcome]:
     rows = _vllm_data(reply)
     if config.task == "classify":
-        return [_one_number(row["data"]) for row in rows]
-    return [_steps(_list(row["data"]), config) for row in rows]
+        return _each(rows, lambda row: _one_number(row["data"]))
+    return _each(rows, lambda row: _steps(_list(row["data"]), config))
 
 
 def _steps(rows: list[Any], config: ExternalConfig) -> Outcome:
@@ -118,7 +136,7 @@ def _field(name: str) -> Parse:
 
     def parse(reply: Any, config: ExternalConfig) -> list[Outcome]:
         values = reply[name]
-        return [_one_number(value) for value in (values if isinstance(values, list) else [values])]
+        return _each(values if isinstance(values, list) else [values], _one_number)
 
     return parse
 
@@ -128,7 +146,7 @@ CONTRACTS: dict[str, Contract] = {
     "vllm_pooling": Contract(_pooling_request, _pooling_scores),
     "sglang_classify": Contract(
         lambda items, config: {"model": config.model, "text": _texts(items, config)},
-        lambda reply, config: [_one_number(_list(row["embedding"])) for row in _list(reply)],
+        lambda reply, config: _each(_list(reply), lambda row: _one_number(_list(row["embedding"]))),
     ),
     # Each text in a list of its own: TEI takes ["a", "b"] for one pair. What is too long is refused, not cut.
     "tei_predict": Contract(
@@ -137,7 +155,9 @@ CONTRACTS: dict[str, Contract] = {
             "raw_scores": True,
             "truncate": False,
         },
-        lambda reply, config: [_one_number([row["score"] for row in _list(rows)]) for rows in _list(reply)],
+        lambda reply, config: _each(
+            _list(reply), lambda labels: _one_number([label["score"] for label in _list(labels)])
+        ),
     ),
     "openrlhf": Contract(
         lambda items, config: {

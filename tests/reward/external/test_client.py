@@ -38,7 +38,7 @@ def test_a_redirect_is_not_followed() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"<html>", b"\xff\xfe", b'{"rewards": [NaN]}', b'{"rewards": [Infinity]}', b"[" * 100_000],
+    [b"", b"{", b"<html>", b"\xff\xfe", b"[" * 100_000],
 )
 def test_garbage_is_no_score(body: bytes) -> None:
     assert "no JSON" in only(ask(lambda _: Reply(body), items("a"), **OPENRLHF)).cause

@@ -1,5 +1,6 @@
 """Every contract over real sockets: the request as its server wants it, the numbers where it puts them."""
 
+import math
 from typing import Any
 
 import pytest
@@ -75,11 +76,11 @@ def failed(outcomes: list[Outcome], cause: str = "") -> bool:
 
 
 @pytest.mark.parametrize("contract", SPOKEN)
-@pytest.mark.parametrize("wrong", [None, True, "1.5", [], [1.0, 2.0], {}, 10**400])
-def test_what_is_no_number_fails_the_request_it_came_with(contract: str, wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [None, math.nan, math.inf, True, "1.5", [], [1.0, 2.0], {}, 10**400])
+def test_what_is_no_number_costs_its_own_item_and_no_other(contract: str, wrong: Any) -> None:
     settings, _, reply = SPOKEN[contract]
-    outcomes = ask(lambda _: Reply(spoil(reply, wrong)), items("a", "b"), contract=contract, **settings)
-    assert len(outcomes) == 2 and failed(outcomes)
+    first, second = ask(lambda _: Reply(spoil(reply, wrong)), items("a", "b"), contract=contract, **settings)
+    assert failed([first], "got no score") and second == -2.0
 
 
 @pytest.mark.parametrize("contract", SPOKEN)
@@ -116,6 +117,13 @@ def test_the_scores_of_steps_are_told_and_aggregated() -> None:
         aggregation="product",
     )
     assert outcomes == [Steps(0.45, (0.9, 0.5))]
+
+
+def test_a_step_without_a_number_costs_its_own_item() -> None:
+    reply = {"data": [{"index": 0, "data": [[0.1, 0.9], [0.5, None]]}, {"index": 1, "data": [[0.5, 0.5]]}]}
+    settings = {"contract": "vllm_pooling", "task": "token_classify"}
+    first, second = ask(lambda _: Reply(reply), items("a", "b"), **settings)
+    assert failed([first]) and second == Steps(0.5, (0.5,))
 
 
 def test_messages_are_sent_one_conversation_a_request() -> None:
