@@ -145,7 +145,7 @@ def step_scores(batch: ExperienceBatch, config: AlgorithmConfig, moments: Runnin
     """
     scale = config.reward_scale
     if config.score_normalization != "none":
-        scale /= moments.std + 1e-8
+        scale /= moments.divisor
     return batch.step_rewards * scale
 
 

@@ -88,6 +88,10 @@ def test_rewards_of_steps_are_earned_at_their_tokens_and_the_rest_at_the_end(
     expected = (scores[:, None] - torch.tensor([0.0] + [1.5] * (to_go.shape[1] - 1))) * batch.completion_mask
     torch.testing.assert_close(to_go, expected)
     assert float((moved(fresh(), stepwise, config) - moved(fresh(), batch, config)).abs().max()) > 1e-6
+    alike = replace(stepwise, rewards=torch.ones(len(batch)))
+    plain, scaling = config, config.model_copy(update={"score_normalization": "scale"})
+    _, no_spread = final_scores(alike, scaling, RunningMoments())
+    torch.testing.assert_close(step_scores(alike, scaling, no_spread), step_scores(alike, plain, no_spread))
 
 
 def test_scores_are_normalised_by_all_scores_of_the_run_so_far(

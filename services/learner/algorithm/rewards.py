@@ -56,6 +56,11 @@ class RunningMoments:
         """Unbiased; 0 for fewer than two numbers."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
+    @property
+    def divisor(self) -> float:
+        """What scores are divided by: 1 where all are the same and have no spread to be measured in."""
+        return self.std + 1e-8 if self.std > 0 else 1.0
+
 
 def normalised(scores: Tensor, moments: RunningMoments, shift_mean: bool) -> Tensor:
     """Scores in standard deviations of all scores so far, with `shift_mean` around their mean. [B]
@@ -63,4 +68,4 @@ def normalised(scores: Tensor, moments: RunningMoments, shift_mean: bool) -> Ten
     Source: the score scaling and normalisation of TRL 0.9.6, which LLaMA-Factory's `ppo_score_norm` turns on.
     """
     centred = scores - moments.mean if shift_mean else scores
-    return centred / (moments.std + 1e-8)
+    return centred / moments.divisor

@@ -49,9 +49,14 @@ def check_packs(model: PreTrainedModel) -> None:
 
     Raises:
         ValueError: it has layers that carry a state from token to token, chunked attention, or an attention
-            of its own, which would mix the sequences of a row.
+            of its own, which would mix the sequences of a row; or it changes attention scores in a way that
+            the attention of this file does not.
     """
     config = model.config.get_text_config()
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        raise ValueError(_changes_scores(model, "softcapped attention scores (attn_logit_softcapping)"))
+    if any(name.rpartition(".")[2] == "sinks" for name, _ in model.named_parameters()):
+        raise ValueError(_changes_scores(model, "attention sinks"))
     others = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if others or model._is_stateful or not model._supports_attention_backend:
         what = ", ".join(sorted(others)) or "no attention of transformers' common kind"
@@ -59,6 +64,13 @@ def check_packs(model: PreTrainedModel) -> None:
             f"{type(model).__name__} has {what}, so its sequences cannot be trained side by side in one row: "
             "choose a model with full or sliding-window attention in all layers"
         )
+
+
+def _changes_scores(model: nn.Module, what: str) -> str:
+    return (
+        f"{type(model).__name__} has {what}, which the learner's attention does not compute, so its "
+        "log-probabilities would be wrong: choose a model without"
+    )
 
 
 def _attention(
@@ -71,12 +83,21 @@ def _attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     packed: Packed | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within each sequence. [B, H, S, D] to [B, S, H, D]
 
     If nothing is packed, every row of a batch is one sequence. `query` may have more heads than the others.
+
+    Raises:
+        ValueError: the model asks for changed attention scores, in a way that `check_packs` does not know.
     """
+    asked = {"softcap": softcap, "s_aux": s_aux, "position_bias": position_bias}
+    if changes := [name for name, value in asked.items() if value is not None]:
+        raise ValueError(_changes_scores(module, ", ".join(changes)))
     if packed and value.is_cuda and value.dtype == torch.bfloat16:  # flash takes no float32
         q, k, v = (tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value))
         at, most = packed.bounds, max(packed.lengths)

@@ -43,6 +43,11 @@ def test_normalised_scores_have_the_running_spread_and_mean() -> None:
     torch.testing.assert_close(normalised(scores, moments, shift_mean=False), scores / scores.std())
 
 
-def test_equal_scores_are_normalised_to_zero_and_not_to_infinity() -> None:
-    scores = torch.full((3,), 5.0)
-    assert not normalised(scores, RunningMoments().including(scores), shift_mean=True).any()
+@pytest.mark.parametrize(("shift_mean", "expected"), [(True, 0.0), (False, 5.0)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_equal_scores_are_not_divided_by_the_spread_that_they_lack(
+    count: int, shift_mean: bool, expected: float
+) -> None:
+    scores = torch.full((count,), 5.0)
+    given = normalised(scores, RunningMoments().including(scores), shift_mean)
+    assert given.tolist() == [expected] * count

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,10 @@ from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
     BloomForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     PreTrainedModel,
@@ -140,3 +145,33 @@ def test_a_model_that_would_mix_the_sequences_is_refused(tmp_path: Path) -> None
         for load in (load_policy, load_critic):
             with pytest.raises(ValueError, match="cannot be trained side by side in one row"):
                 load(tmp_path / name)
+
+
+_SMALL: dict[str, Any] = {
+    "vocab_size": 23,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "pad_token_id": None,
+}
+
+
+def test_a_model_that_changes_attention_scores_is_refused(tmp_path: Path) -> None:
+    Gemma2ForCausalLM(Gemma2Config(**_SMALL)).save_pretrained(tmp_path / "softcap")
+    GptOssForCausalLM(GptOssConfig(**_SMALL, num_local_experts=2)).save_pretrained(tmp_path / "sinks")
+    for name in ("softcap", "sinks"):
+        for load in (load_policy, load_critic):
+            with pytest.raises(ValueError, match=f"has .*{name}.*would be wrong"):
+                load(tmp_path / name)
+
+
+def test_a_change_of_attention_scores_that_shows_only_in_the_call_is_refused_too(
+    path: Path, batch: ExperienceBatch
+) -> None:
+    policy = load_policy(path)
+    for change in ({"softcap": 30.0}, {"s_aux": torch.zeros(3)}, {"position_bias": torch.zeros(1)}):
+        with pytest.raises(ValueError, match=f"has {next(iter(change))}"):
+            policy(**pack(batch.input_ids, batch.lengths).arguments(), **change)
