@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +21,47 @@ def set_up_logging(service: str) -> logging.Logger:
 
 
 class JsonLines:
-    """Appends one JSON object per line and flushes it, so that a reader never waits for a buffer."""
+    """Appends one JSON object per line, at once, so that a reader never waits for a buffer."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        self._file = path.open("ab", buffering=0)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({"at": round(time.time(), 3), **row}, ensure_ascii=False) + "\n")
-        self._file.flush()
+        """Raises:
+        ValueError: the disk is full, or cannot be written; the message says what to do.
+        """
+        line = json.dumps({"at": round(time.time(), 3), **row}, ensure_ascii=False) + "\n"
+        try:
+            self._append(line.encode())
+        except OSError as error:
+            raise ValueError(
+                f"{self._path} cannot be written: {error}. Make room, and go on from the last checkpoint "
+                "with --resume"
+            ) from error
+
+    def _append(self, line: bytes) -> None:
+        while line:  # a disk that fills up takes a part
+            line = line[self._file.write(line) :]
 
     def close(self) -> None:
         self._file.close()
+
+
+def whole_lines(path: Path) -> Iterator[str]:
+    """The lines of a file of JSON lines, without the last one if a crash or a full disk has cut it off."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line.decode()
 
 
 def keep_lines(path: Path, wanted: Callable[[Any], bool]) -> None:
     """Rewrite a file of JSON lines with the wanted rows only; whole, or left as it was."""
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
-        lines = [line for line in file if wanted(json.loads(line))]
+    lines = [line for line in whole_lines(path) if wanted(json.loads(line))]
     partial = path.with_suffix(".partial")
     partial.write_text("".join(lines), encoding="utf-8")
     partial.replace(path)

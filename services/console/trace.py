@@ -14,6 +14,7 @@ from services.console.screen import clock
 from shared.dead_letters import DeadLetters
 from shared.entry import Entry, seconds_of
 from shared.stream import GROUPS, MOMENTS, STREAMS, StreamName, Streams
+from shared.telemetry import whole_lines
 from shared.workers import alive_ids
 
 HELDOUT = "completions/heldout-*.jsonl"
@@ -163,7 +164,6 @@ def _events(streams: Streams, id: str) -> Iterator[Moment]:
 def _rows(path: Path, id: str) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            if id in line and (row := json.loads(line)).get("id") == id:
-                yield row
+    for line in whole_lines(path):
+        if id in line and (row := json.loads(line)).get("id") == id:
+            yield row
