@@ -3,8 +3,10 @@
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -12,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from services.learner import checkpoint, ppo
 from services.learner.algorithm.schedule import learning_rate_factor
 from services.learner.algorithm.state import AlgorithmState
+from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.learner import LearnerConfig, LearnerSettings
 from services.learner.coordinator import Coordinator
 from services.learner.data.batch import collate
@@ -52,7 +55,7 @@ def train(settings: LearnerSettings, world: World) -> None:
     if resumed:
         loop_state = checkpoint.load_loop_state(resumed)
         step = version = loop_state["step"]
-        state = AlgorithmState.from_json(loop_state["algorithm"])
+        state = resumed_state(loop_state["algorithm"], config)
 
     _publish(actor_critic, coordinator, version)
     if coordinator:
@@ -85,6 +88,13 @@ def train(settings: LearnerSettings, world: World) -> None:
             coordinator.evaluate(step)
     if coordinator:
         coordinator.close()
+
+
+def resumed_state(saved: Mapping[str, Any], config: AlgorithmConfig) -> AlgorithmState:
+    """What a resumed run goes on with: a coefficient of the KL penalty that adapts, as far as it has come;
+    else the one configured now, which may be another than before."""
+    state = AlgorithmState.from_json(saved)
+    return state if config.adaptive_kl else replace(state, kl_coef=config.kl_coef)
 
 
 def is_due(step: int, every: int, steps: int) -> bool:

@@ -31,6 +31,19 @@ class CorrectionConfig(Table):
     proximal: Literal["recompute", "loglinear"] = "recompute"
     """How the logprobs at the start of the update are had: by a forward pass, or approximated without one."""
 
+    @model_validator(mode="after")
+    def _corrects(self) -> Self:
+        if self.mask_low >= self.mask_high:
+            raise ValueError(
+                f"mask_low = {self.mask_low} must be below mask_high = {self.mask_high}: nothing lies between"
+            )
+        if self.fresh and self.proximal == "loglinear":
+            raise ValueError(
+                "fresh = true does nothing with proximal = 'loglinear', which takes the engine's logprobs "
+                "for those of a fresh completion: use 'recompute'"
+            )
+        return self
+
 
 class AlgorithmConfig(Table):
     temperature: float = Field(default=1.0, gt=0, le=2)
@@ -56,7 +69,8 @@ class AlgorithmConfig(Table):
     missing_eos_penalty: float = Field(default=0.0, ge=0)
     """Taken from the score of a completion that its length limit cut."""
     score_placement: Literal["last", "every"] = "last"
-    """The score goes to the last completion token, or to every one, as in ColossalChat."""
+    """The score goes to the last completion token, or to every one, as in ColossalChat: not for estimators
+    that compare completions."""
     whiten_rewards: bool = False
     """Scale the shaped rewards to variance 1; their mean stays."""
 
@@ -65,7 +79,7 @@ class AlgorithmConfig(Table):
     """Weight of the KL penalty against the reference policy."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"
     kl_in: Literal["reward", "loss"] = "reward"
-    """Where the penalty enters. In the loss k1 has no gradient on average: use k2 or k3 there."""
+    """Where the penalty enters. In the loss k1 has no gradient on average, so k2 or k3 must be used there."""
     adaptive_kl: AdaptiveKLConfig | None = None
     """Adapt `kl_coef`, which is then only its first value."""
 
@@ -132,6 +146,18 @@ class AlgorithmConfig(Table):
             raise ValueError(
                 f"truncation = 'bootstrap' needs a critic, and advantage_estimator = "
                 f"{self.advantage_estimator!r} trains none: use 'gae'"
+            )
+        if self.score_placement == "every" and not (
+            self.has_critic or self.advantage_estimator == "reinforce_plus_plus"
+        ):
+            raise ValueError(
+                f"score_placement = 'every' makes a completion worth its score times its length, and "
+                f"advantage_estimator = {self.advantage_estimator!r} compares completions by that: use 'last'"
+            )
+        if self.kl_in == "loss" and self.kl_coef and self.kl_estimator == "k1":
+            raise ValueError(
+                "kl_in = 'loss' with kl_estimator = 'k1', whose gradient is 0 on average, charges nothing: "
+                "use 'k2' or 'k3'"
             )
         if self.adaptive_kl and not self.kl_coef:
             raise ValueError("adaptive_kl multiplies kl_coef, which is 0: give it a first value such as 0.2")
