@@ -32,6 +32,7 @@ MAX_DELIVERIES = 5
 """An entry that this many consumers died on is buried instead of being given to one more."""
 
 EVENTS_KEPT = 10_000
+_PAGE = 10_000
 
 _STEP_BYTES = 1 << 17
 """Redis serves nobody else during a script; in larger ones a group is not cheaper."""
@@ -97,7 +98,7 @@ class Streams:
         self._append = client.register_script(scripts.APPEND)
         self._release = client.register_script(scripts.RELEASE)
         self._forward = client.register_script(scripts.FORWARD)
-        self._forget_consumer = client.register_script(scripts.FORGET_CONSUMER)
+        self._claim = client.register_script(scripts.CLAIM)
 
     def key(self, name: str) -> str:
         """Keys of a run share the hash tag `{run}`, so that they live in one cluster slot."""
@@ -229,38 +230,36 @@ class Streams:
         except redis.RedisError as error:
             log.warning("event not posted (%s): %s %s", error, kind, text[:200])
 
-    def claim_from_the_dead(self, source: StreamName, consumer: str, alive: set[str]) -> int:
-        """Take over what consumers outside `alive` left pending; the next `Reader.read` returns it.
+    def claim_from_the_dead(self, source: StreamName, consumer: str) -> int:
+        """Take over what consumers without a heartbeat left pending; the next `Reader.read` returns it.
 
         Returns the number of entries taken over.
         """
-        claimed = 0
+        key, group = self.key(source), GROUPS[source]
         try:
-            consumers: Any = self.client.xinfo_consumers(self.key(source), GROUPS[source])
+            consumers: Any = self.client.xinfo_consumers(key, group)
         except redis.ResponseError as error:
             if "NOGROUP" in str(error) or "no such key" in str(error):
                 return 0  # nothing to claim; the next read makes the stream anew and says so
             raise
-        for facts in consumers:
-            name = facts["name"].decode()
-            if name == consumer or name in alive:
-                continue
-            pending = self.pending(source, name)
-            if pending:
-                # A second claimer finds the entries fresh and leaves them alone.
-                ids = [item["message_id"] for item in pending]
-                claimed += len(
-                    self.client.xclaim(
-                        self.key(source), GROUPS[source], consumer, min_idle_time=500, message_ids=ids
-                    )
-                )
-            self._forget_consumer(keys=[self.key(source)], args=[GROUPS[source], name])
-        return claimed
+        others = {facts["name"].decode() for facts in consumers} - {consumer}
+        return sum(self._claim([key, self.heartbeat_key(name)], [group, name, consumer]) for name in others)
+
+    def heartbeat_key(self, worker: str) -> str:
+        """Is there while a worker lives; see `shared.workers`."""
+        return self.key(f"worker:{worker}")
 
     def pending(self, source: StreamName, consumer: str) -> list[Any]:
         """What `consumer` was given and has not finished: ids, idle times, delivery counts."""
         key, group = self.key(source), GROUPS[source]
-        return list(self.client.xpending_range(key, group, "-", "+", 10_000, consumername=consumer))
+        found: list[Any] = []
+        first = "-"
+        while True:
+            page: list[Any] = self.client.xpending_range(key, group, first, "+", _PAGE, consumername=consumer)
+            found += page
+            if len(page) < _PAGE:
+                return found
+            first = f"({page[-1]['message_id'].decode()}"
 
     def tail(self, name: str, count: int) -> list[Entry]:
         """The newest `count` entries of a stream, oldest first, without touching their delivery."""

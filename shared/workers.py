@@ -98,7 +98,7 @@ class Heartbeat:
 
     @property
     def _key(self) -> str:
-        return self._streams.key(f"worker:{self._id}")
+        return self._streams.heartbeat_key(self._id)
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):

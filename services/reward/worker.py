@@ -22,7 +22,7 @@ from shared.handing_back import hand_back_all
 from shared.reader import Reader
 from shared.scoring import SERVICE_KEY, ScoreItem, ScoreResult
 from shared.stream import Move, QueueLost, Streams, parts
-from shared.workers import Heartbeat, alive_ids, worker_id
+from shared.workers import Heartbeat, worker_id
 
 log = logging.getLogger("rollstream")
 T = TypeVar("T")
@@ -160,7 +160,7 @@ class Worker:
     def _claim(self) -> None:
         if not self._heartbeat.is_steady:
             return
-        if self._streams.claim_from_the_dead("rollouts", self.id, alive_ids(self._streams)):
+        if self._streams.claim_from_the_dead("rollouts", self.id):
             self._reader.sweep_now()
 
     def _read(self, count: int, block_ms: int) -> list[Entry]:

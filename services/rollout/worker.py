@@ -22,7 +22,6 @@ from shared.entry import Entry
 from shared.experience import Completion, Group, Prompt
 from shared.reader import Reader
 from shared.stream import QueueLost, Streams
-from shared.workers import alive_ids
 
 ATTEMPTS = 3
 """How often a prompt is tried when the engine raises."""
@@ -192,7 +191,7 @@ class StreamWorker:
             await asyncio.sleep(_CLAIM_SECONDS)
 
     def _claim_once(self) -> int:
-        return self._streams.claim_from_the_dead("prompts", self.id, alive_ids(self._streams) | {self.id})
+        return self._streams.claim_from_the_dead("prompts", self.id)
 
     async def _answer(self, entry: Entry) -> None:
         """Forward a prompt's group, hand the prompt back, or bury the entry with its cause."""

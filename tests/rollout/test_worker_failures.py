@@ -81,9 +81,7 @@ def test_a_worker_claims_nothing_while_others_may_only_seem_dead(
         await room.push(0)
         room.engine.gate.clear()
         room.asker.issue([make_prompt([5])])
-        (entry,) = Reader(streams, "prompts", "other").read(1, 100)
-        streams.client.xclaim(streams.key("prompts"), "rollout", "other", 0, [entry.entry_id], idle=60_000,
-                              justid=True)  # fmt: skip
+        assert Reader(streams, "prompts", "other").read(1, 100)
         task = asyncio.create_task(one.run())
         try:
             await until(lambda: len(asked) == 5)
@@ -113,14 +111,14 @@ def test_only_what_reached_its_stream_is_counted_as_delivered_or_dead(room: Room
 
 
 def test_a_failure_while_claiming_ends_the_worker(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(streams: Streams) -> set[str]:
-        raise ValueError("a heartbeat that is no JSON")
+    def fail(*_: str) -> int:
+        raise ValueError("a reply that is no number")
 
-    monkeypatch.setattr(worker, "alive_ids", fail)
+    monkeypatch.setattr(room.asker.streams, "claim_from_the_dead", fail)
 
     async def body() -> None:
         await room.push(0)
-        with pytest.raises(ValueError, match="no JSON"):
+        with pytest.raises(ValueError, match="no number"):
             await asyncio.wait_for(room.worker("one").run(), timeout=20)
 
     asyncio.run(body())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shared import stream
 from shared.codec import MalformedEntry, intact_payload
 from shared.entry import Entry
 from shared.losses import LossWatch
@@ -55,18 +56,6 @@ def test_an_entry_moves_through_all_hops_and_leaves_nothing_behind(streams: Stre
     ]
 
 
-def test_of_two_workers_that_hold_an_entry_only_the_first_delivers(streams: Streams) -> None:
-    issue(streams, 1)
-    (held,) = Reader(streams, "prompts", "dead").read(1, 100)
-    assert streams.claim_from_the_dead("prompts", "alive", alive=set()) == 0, "too fresh to be claimed"
-    streams.client.xclaim(streams.key("prompts"), "rollout", "dead", 0, [held.entry_id], idle=1000)
-    assert streams.claim_from_the_dead("prompts", "alive", alive=set()) == 1
-    (claimed,) = Reader(streams, "prompts", "alive").read(1, 100)
-    assert streams.forward(claimed, "prompts", "rollouts", {"id": "id1"}, b"first")
-    assert not streams.forward(held, "prompts", "rollouts", {"id": "id1"}, b"second")
-    assert [entry.payload for entry in streams.tail("rollouts", 10)] == [b"first"]
-
-
 def test_several_entries_are_handed_on_in_one_step_but_for_those_that_are_gone(streams: Streams) -> None:
     issue(streams, 1, 2, 3)
     entries = Reader(streams, "prompts", "rollout-1").read(10, 100)
@@ -87,11 +76,16 @@ def test_large_entries_are_parted_in_their_order() -> None:
     assert cut == [[60_000, 60_000], [60_000], [300_000], [1, 2, 3]]
 
 
-def test_work_of_a_live_consumer_is_left_alone(streams: Streams) -> None:
-    issue(streams, 1)
-    (held,) = Reader(streams, "prompts", "slow").read(1, 100)
-    streams.client.xclaim(streams.key("prompts"), "rollout", "slow", 0, [held.entry_id], idle=60_000)
-    assert streams.claim_from_the_dead("prompts", "other", alive={"slow"}) == 0
+def test_what_is_pending_is_told_whole_however_much_it_is(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_PAGE", 3)
+    issue(streams, *range(7))
+    entries = Reader(streams, "prompts", "w").read(7, 100)
+    for left in range(7, -1, -1):
+        assert len(streams.pending("prompts", "w")) == left
+        if left:
+            assert streams.forward(entries[left - 1], "prompts", "rollouts", {}, b"")
 
 
 def test_a_delivery_whose_reply_was_lost_is_found_again(streams: Streams) -> None:
@@ -131,17 +125,6 @@ def test_an_entry_handed_on_while_the_reader_sweeps_is_not_taken_for_lost(
     monkeypatch.setattr(streams, "pending", look_and_finish)
     assert reader.read(1, 10) == []
     assert watch.look() == (None if fate == "handed on" else "loss")
-
-
-def test_an_entry_that_keeps_killing_its_consumers_is_buried(streams: Streams) -> None:
-    issue(streams, 1)
-    Reader(streams, "prompts", "w").read(1, 10)
-    (entry,) = streams.tail("prompts", 1)
-    streams.client.xclaim(streams.key("prompts"), "rollout", "w", 0, [entry.entry_id], retrycount=6)
-    assert Reader(streams, "prompts", "w").read(1, 10) == []
-    (dead,) = streams.tail("dead", 10)
-    assert dead.fields["stage"] == "rollout" and "none finished" in dead.fields["cause"]
-    assert dead.payload == b"payload1"
 
 
 def test_a_dead_letter_keeps_the_entry_and_its_cause(streams: Streams) -> None:
@@ -268,29 +251,3 @@ def test_acknowledging_and_forwarding_work_when_redis_is_full(streams: Streams) 
     finally:
         streams.client.config_set("maxmemory", 0)
     assert streams.in_flight() == {"id2"}
-
-
-@pytest.mark.parametrize("deadly", [0, 1, 3])
-def test_of_entries_that_consumers_died_with_only_the_deadly_one_is_buried(
-    streams: Streams, deadly: int
-) -> None:
-    issue(streams, 0, 1, 2, 3)
-    done, deaths = [], 0
-    for number in range(6):
-        consumer, previous = f"w{number}", f"w{number - 1}"
-        pending = [item["message_id"] for item in streams.pending("prompts", previous)]
-        if pending:  # long enough that it may be claimed
-            key = streams.key("prompts")
-            streams.client.xclaim(key, "rollout", previous, 0, pending, idle=1000, justid=True)
-            assert streams.claim_from_the_dead("prompts", consumer, alive=set()) == len(pending)
-        reader = Reader(streams, "prompts", consumer, sweep_seconds=0.0)
-        while entries := reader.read(4, 1):
-            if f"id{deadly}" in [entry.id for entry in entries]:
-                deaths += 1
-                break
-            for entry in entries:
-                assert streams.forward(entry, "prompts", "rollouts", {"id": entry.id}, b"")
-                reader.done(entry)
-                done.append(entry.id)
-    assert deaths == 5 and len(set(done)) == 3
-    assert [letter.id for letter in streams.after("dead", "0")] == [f"id{deadly}"]

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from shared.entry import Entry
+from shared.handing_back import hand_back, hand_back_all
 from shared.losses import LossWatch
 from shared.reader import SUSPECT_DELIVERIES, Reader
 from shared.stream import GROUPS, MAX_DELIVERIES, STREAMS, Fenced, QueueLost, StreamName, Streams, connect
@@ -139,13 +140,8 @@ class Protocol(RuleBasedStateMachine):
     @rule(stream=workers_, name=consumers_)
     def take_over(self, stream: StreamName, name: str) -> None:
         """All others pass for dead."""
-        client, key = self.streams.client, self.streams.key(stream)
-        for other in CONSUMERS:
-            pending = [item["message_id"] for item in self.streams.pending(stream, other)]
-            if other != name and pending:  # long enough that it may be claimed
-                client.xclaim(key, GROUPS[stream], other, 0, pending, idle=1000, justid=True)
         claimed = [copy for copy in self.on(stream) if copy.owner not in (None, name)]
-        assert self.streams.claim_from_the_dead(stream, name, alive={name}) == len(claimed)
+        assert self.streams.claim_from_the_dead(stream, name) == len(claimed)
         for copy in claimed:
             copy.owner, copy.deliveries = name, copy.deliveries + 1
 
@@ -176,6 +172,33 @@ class Protocol(RuleBasedStateMachine):
             self.copies.remove(copy)
             self.copies.append(Copy(copy.id, target))
         self.finished(hand)
+
+    @rule(data=st.data())
+    def give_back(self, data: Any) -> None:
+        """Also by those who hold it no more."""
+        hand = self.hand(data, ("prompts", "rollouts"))
+        if hand is None:
+            return
+        _, entry, copy = hand
+        there = copy in self.copies
+        assert hand_back(self.streams, copy.stream, entry) == there
+        if there:
+            self.put_back(copy)
+        self.finished(hand)
+
+    @rule(stream=workers_, name=consumers_)
+    def give_all_back(self, stream: StreamName, name: str) -> None:
+        """A worker leaves, and another process takes its name; what it held, its ghost may still finish."""
+        held = [copy for copy in self.on(stream) if copy.owner == name]
+        assert hand_back_all(self.streams, stream, name) == len(held)
+        for copy in held:
+            self.put_back(copy)
+        self.restart(stream, name)
+
+    def put_back(self, copy: Copy) -> None:
+        """As a new entry, which nobody was given."""
+        self.copies.remove(copy)
+        self.copies.append(Copy(copy.id, copy.stream))
 
     @rule(data=st.data())
     def bury(self, data: Any) -> None:
