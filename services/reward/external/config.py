@@ -1,7 +1,7 @@
 """The `[reward.scorers.NAME]` table of an external scorer."""
 
 import os
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
@@ -25,6 +25,13 @@ ContractName = Literal[
     "chat_judge",
     "sandbox_fusion",
 ]
+
+
+DEADLINES = {"chat_judge": 60.0, "sandbox_fusion": 120.0}
+"""Seconds that an item has without `deadline_seconds`, where an answer takes long to make: a judge writes
+before its verdict, and a program's tests run one after the other."""
+SANDBOX_MARGIN_SECONDS = 2.0
+"""What a request to a sandbox may take beside compiling and running."""
 
 
 class JudgeConfig(Table):
@@ -70,6 +77,9 @@ class ExternalConfig(ScorerConfig):
     """`messages`: the conversation, for the server's own chat template (vLLM). `text`: `template`, filled."""
     template: str = "{prompt}{response}"
     """The text to score; `{prompt}`, `{response}` and `{ground_truth}` are filled in."""
+    add_special_tokens: bool = True
+    """Of vLLM with `send = "text"`: whether its tokenizer adds special tokens. False for a text that already
+    has them, as one in a chat template has."""
     task: Literal["classify", "token_classify"] = "classify"
     """Of vLLM's `/pooling`; `token_classify` gives one score per step of a process reward model."""
     aggregation: Aggregation = "min"
@@ -99,12 +109,28 @@ class ExternalConfig(ScorerConfig):
             raise ValueError("must hold no password; name an environment variable in token_variable")
         return url
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_the_deadline_of_its_contract(cls, table: Any) -> Any:
+        if isinstance(table, dict) and isinstance(contract := table.get("contract"), str):
+            return {"deadline_seconds": DEADLINES.get(contract), **table}
+        return table
+
     @model_validator(mode="after")
     def _contract_has_what_it_needs(self) -> Self:
         if self.contract == "chat_judge" and self.judge is None:
             raise ValueError("contract 'chat_judge' needs a table 'judge' with a 'rubric'")
         if self.send == "messages" and not self.contract.startswith("vllm_"):
             raise ValueError(f'contract {self.contract!r} takes no messages; set send = "text"')
+        if not self.add_special_tokens and (self.send == "messages" or not self.contract.startswith("vllm_")):
+            raise ValueError('add_special_tokens is for the vllm_ contracts with send = "text" only')
+        least = self.sandbox.compile_seconds + self.sandbox.run_seconds + SANDBOX_MARGIN_SECONDS
+        if self.contract == "sandbox_fusion" and (self.deadline_seconds or 0) < least:
+            raise ValueError(
+                f"deadline_seconds = {self.deadline_seconds} may be over before one test is: it must be at "
+                f"least sandbox.compile_seconds + run_seconds + {SANDBOX_MARGIN_SECONDS:g} = {least:g}, "
+                "and the tests of an item run one after the other"
+            )
         return self
 
     def build(self, name: str, context: Context) -> Scorer:

@@ -1,7 +1,7 @@
 """The contracts of scoring servers: how a request is built from items, where the numbers stand in the reply.
 
-A contract is one row of `CONTRACTS`. A reply of another shape, count or order is `Malformed` and gives no score:
-nothing is guessed, padded or cut. A row without a finite number is the `error` of its own item only.
+A contract is one row of `CONTRACTS`. A reply of another shape, count or order is `Malformed` and gives no
+score: nothing is guessed, padded or cut. A row without a finite number is the `error` of its own item only.
 """
 
 import math
@@ -96,7 +96,8 @@ def _vllm_request(items: Sequence[ScoreItem], config: ExternalConfig) -> dict[st
     """Activation off: with it vLLM answers sigmoid(score), not the score."""
     body: dict[str, Any] = {"model": config.model, "use_activation": False}
     if config.send == "text":
-        return {**body, "input": _texts(items, config)}
+        texts = _texts(items, config)
+        return {**body, "input": texts, "add_special_tokens": config.add_special_tokens}
     (item,) = items  # a request holds one conversation
     return {**body, "messages": conversation(item), "add_generation_prompt": False}
 

@@ -5,22 +5,25 @@ from typing import Any
 
 import pytest
 
+from services.reward.external.config import ExternalConfig
 from services.reward.protocol import Failure, Outcome, Steps
 from shared.scoring import ScoreItem
 from tests.reward.external.servers import Reply, ask, items, scorer_of, serving
 
 VLLM_ROW = {"label": "LABEL_0", "num_classes": 1}
 
+TEXTS = {"input": ["ask: a", "ask: b"], "add_special_tokens": True}
+
 # contract settings, the request for two items, the reply to it
 SPOKEN: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "vllm_classify": (
         {"model": "rm"},
-        {"model": "rm", "use_activation": False, "input": ["ask: a", "ask: b"]},
+        {"model": "rm", "use_activation": False, **TEXTS},
         {"data": [{"index": 0, "probs": [1.5], **VLLM_ROW}, {"index": 1, "probs": [-2.0], **VLLM_ROW}]},
     ),
     "vllm_pooling": (
         {"model": "rm"},
-        {"model": "rm", "use_activation": False, "input": ["ask: a", "ask: b"], "task": "classify"},
+        {"model": "rm", "use_activation": False, **TEXTS, "task": "classify"},
         {"data": [{"index": 0, "data": [1.5]}, {"index": 1, "data": [-2.0]}]},
     ),
     "sglang_classify": (
@@ -117,6 +120,24 @@ def test_the_scores_of_steps_are_told_and_aggregated() -> None:
         aggregation="product",
     )
     assert outcomes == [Steps(0.45, (0.9, 0.5))]
+
+
+@pytest.mark.parametrize("contract", ["vllm_classify", "vllm_pooling"])
+def test_vllm_adds_no_special_tokens_to_a_text_that_has_them(contract: str) -> None:
+    with serving(lambda _: Reply(SPOKEN[contract][2])) as server:
+        with scorer_of(server.url, contract=contract, add_special_tokens=False) as scorer:
+            scorer.score(items("a", "b"), 5.0)
+        assert server.seen[0].body["add_special_tokens"] is False
+
+
+@pytest.mark.parametrize(
+    "settings", [{"contract": "openrlhf"}, {"contract": "vllm_pooling", "send": "messages"}]
+)
+def test_special_tokens_are_not_left_out_where_the_contract_has_no_word_for_it(
+    settings: dict[str, Any],
+) -> None:
+    with pytest.raises(ValueError, match="add_special_tokens is for"):
+        ExternalConfig(url="http://rm/", add_special_tokens=False, **settings)
 
 
 def test_a_step_without_a_number_costs_its_own_item() -> None:

@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 
+from services.reward.external.config import ExternalConfig, JudgeConfig
 from services.reward.external.sandbox import last_program
 from services.reward.protocol import Failure
 from shared.scoring import ScoreItem
-from tests.reward.external.servers import Reply, ask
+from tests.reward.external.servers import Reply, ask, scorer_of, serving
 
 DOUBLE = "Thus:\n```python\nprint(2 * int(input()))\n```\n"
 FUNCTION = "```python\ndef double(x):\n    return 2 * x\n```"
@@ -95,6 +97,31 @@ def test_a_program_past_its_time_has_failed() -> None:
     reply = {"status": "Failed", "run_result": {"status": "TimeLimitExceeded", "return_code": None}}
     given = item(DOUBLE, pairs(("2", "4")))
     assert ask(lambda _: Reply(reply), [given], contract="sandbox_fusion") == [0.0]
+
+
+def test_an_item_whose_tests_take_too_long_does_not_close_the_sandbox_to_others() -> None:
+    def slow(body: Any) -> Reply:
+        time.sleep(0.2)
+        return run_code(body)
+
+    long = item(DOUBLE, pairs(*[("2", "4")] * 9))
+    sandbox: dict[str, Any] = {"compile_seconds": 0.2, "run_seconds": 0.2}
+    settings: dict[str, Any] = {"contract": "sandbox_fusion", "sandbox": sandbox, "breaker_failures": 1}
+    with serving(slow) as server, scorer_of(server.url, **settings) as scorer:
+        (late,) = scorer.score([long], 0.5)
+        assert isinstance(late, Failure) and late.status == "timeout"
+        assert scorer.score([item(DOUBLE, pairs(("2", "4")))], 20.0) == [1.0]
+
+
+def test_contracts_that_take_long_have_the_time_for_it() -> None:
+    judge = ExternalConfig(
+        contract="chat_judge", url="http://rm/", judge=JudgeConfig(rubric="Right is good.")
+    )
+    assert judge.deadline_seconds == 60
+    assert ExternalConfig(contract="openrlhf", url="http://rm/").deadline_seconds is None
+    assert ExternalConfig(contract="sandbox_fusion", url="http://rm/").deadline_seconds == 120
+    with pytest.raises(ValueError, match=r"deadline_seconds = 15.*may be over before one test.*= 22"):
+        ExternalConfig(contract="sandbox_fusion", url="http://rm/", deadline_seconds=15)
 
 
 def test_the_last_closed_block_with_text_is_the_program() -> None:
