@@ -180,7 +180,7 @@ class StreamWorker:
         """Take over what dead workers have left, and look for it."""
         while True:
             try:
-                if self._may_claim() and (claimed := await asyncio.to_thread(self._claim_once)):
+                if self._may_take_over and (claimed := await asyncio.to_thread(self._claim_once)):
                     log.info("took over %d prompts of dead workers", claimed)
                     self.metrics.taken_over.inc(claimed)
                     text = f"{self.id} took over {claimed} prompts of dead workers"
@@ -189,6 +189,11 @@ class StreamWorker:
             except redis.RedisError as error:
                 log.warning("Redis cannot be asked for dead workers, trying again: %s", error)
             await asyncio.sleep(_CLAIM_SECONDS)
+
+    @property
+    def _may_take_over(self) -> bool:
+        """Whether there are dead, and it would not hold what they left until it serves the right version."""
+        return self._may_claim() and self._weights.version is not None and self._too_new is None
 
     def _claim_once(self) -> int:
         return self._streams.claim_from_the_dead("prompts", self.id)

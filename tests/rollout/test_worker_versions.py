@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.rollout import worker
+from shared.reader import Reader
 from tests.rollout.asking import make_prompt
 from tests.rollout.scripted import Models, Room, until, with_worker
 from tests.rollout.server import make_update
@@ -68,6 +69,50 @@ def test_a_server_that_is_behind_hands_newer_prompts_back_and_answers_those_behi
     assert {by_worker[prompt.id] for prompt in newer} == {"ahead"}
     assert {by_worker[prompt.id] for prompt in present} == {"behind"}
     assert len(room.asker.groups()) == 9 and not streams.after("prompts", "0")
+
+
+@pytest.mark.parametrize("cause", ["behind", "diverged"])
+def test_a_server_without_the_right_version_takes_nothing_over_until_it_has_it(
+    room: Room, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """It would hold the dead's prompts for seconds each, while others could answer them."""
+    monkeypatch.setattr(worker, "_CLAIM_SECONDS", 0.02)
+    monkeypatch.setattr(worker, "VERSION_SECONDS", 0.05)
+    monkeypatch.setattr(worker, "HOLD_SECONDS", 0.02)
+    streams = room.asker.streams
+    served, _ = make_update(tensors_of(room.model), 0)
+    right, _ = make_update(tensors_of(varied(room.model, seed=9)), 1)
+    asked: list[bool] = []
+
+    def may_claim() -> bool:
+        asked.append(ready)
+        return ready
+
+    one, ready = room.worker("one", may_claim=may_claim), False
+    handed_back = one.metrics.groups.labels("handed_back")
+
+    async def body() -> None:
+        nonlocal ready
+        await room.push(0)
+        room.asker.issue([make_prompt([5])])
+        assert Reader(streams, "prompts", "dead").read(1, 1)
+        task = asyncio.create_task(one.run())
+        try:
+            await until(lambda: asked)
+            if cause == "diverged":
+                await room.weights.open(right.model_copy(update={"replaces": served.digest}))
+            room.asker.issue([make_prompt([5], issued_version=1)])
+            await until(lambda: handed_back._value.get() >= 1)
+            ready = True
+            await until(lambda: asked.count(True) >= 5)
+            assert streams.pending("prompts", "dead"), "left to those who have the version"
+            await room.push(1, of=varied(room.model, seed=9), replaces=served.digest)
+            await until(lambda: not streams.pending("prompts", "dead"))
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
 
 
 def test_a_prompt_that_was_purged_while_it_was_held_is_not_put_back(
