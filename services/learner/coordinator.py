@@ -10,6 +10,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from services.learner import checkpoint
+from services.learner.algorithm.schedule import is_due
 from services.learner.algorithm.state import AlgorithmState
 from services.learner.completions import scorer_means, write_completions
 from services.learner.config.learner import LearnerSettings
@@ -156,7 +157,7 @@ class Coordinator:
         self._prometheus.count_step(step, groups, seconds, metrics["time/wait"])
         self.report.add_step(metrics)
         log.info(step_line(self._log("step", step, metrics)))
-        if step == 1 or step % config.log_completions_every == 0:
+        if step == 1 or is_due(step, config.log_completions_every, config.steps):
             self._write_completions(step, groups)
 
     def evaluate(self, step: int) -> None:

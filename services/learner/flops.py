@@ -16,7 +16,9 @@ def known_peak(device: torch.device) -> float | None:
     return next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None)
 
 
-def update_flops(models: ActorCritic, evaluated: float, trained: float, recomputes: bool) -> float:
+def update_flops(
+    models: ActorCritic, evaluated: float, trained: float, *, recomputes: bool, trains_policy: bool
+) -> float:
     """What one update needs: 2 FLOPs a parameter and token forward, 6 forward and backward.
 
     Attention over the sequence and recomputed activations are not counted (Chowdhery et al. 2022, appendix B,
@@ -26,6 +28,7 @@ def update_flops(models: ActorCritic, evaluated: float, trained: float, recomput
         evaluated: tokens that went through each model before the update.
         trained: tokens that policy and critic were trained on.
         recomputes: whether the old logprobs took a pass through the policy.
+        trains_policy: whether the policy learns too, or a critic of its own alone.
     """
     policy, learning = _parameters(models.policy), sum(_parameters(m) for _, m, _ in models.optimizers())
     reference = 0
@@ -33,7 +36,7 @@ def update_flops(models: ActorCritic, evaluated: float, trained: float, recomput
         model = models.reference if isinstance(models.reference, torch.nn.Module) else models.policy
         reference = _parameters(model)
     passes = learning + reference - (0 if recomputes else policy)
-    return 2 * evaluated * passes + 6 * trained * learning
+    return 2 * evaluated * passes + 6 * trained * (learning - (0 if trains_policy else policy))
 
 
 def _parameters(model: torch.nn.Module) -> int:

@@ -29,6 +29,9 @@ PER_TOKEN = (
 _OF_POLICY = ("policy/", "val/ratio", "loss/policy", "grad_norm/policy")
 """What is not measured while only the critic learns."""
 
+_OF_CRITIC = ("loss/value", "val/clipfrac")
+"""What is not measured without a critic."""
+
 
 @dataclass
 class StepSums:
@@ -45,6 +48,7 @@ class StepSums:
     """This rank's share of the mean supervised loss."""
     with_policy: bool = True
     """False while only the critic learns."""
+    with_critic: bool = True
     skipped: bool = False
     """A gradient was not finite: nothing stepped."""
     held: bool = False
@@ -99,9 +103,9 @@ def step_metrics(steps: Sequence[StepSums], world: World, first_epoch: int) -> d
         "steps/skipped": float(sum(step.skipped for step in steps)),
         "steps/held": float(sum(step.held for step in steps)),
     }
-    if steps[0].with_policy:
-        return metrics
-    return {name: value for name, value in metrics.items() if not name.startswith(_OF_POLICY)}
+    of_policy, of_critic = steps[0].with_policy, steps[0].with_critic
+    unmeasured = (() if of_policy else _OF_POLICY) + (() if of_critic else _OF_CRITIC)
+    return {name: value for name, value in metrics.items() if not name.startswith(unmeasured)}
 
 
 def logprob_gap(batch: ExperienceBatch, logprobs: Tensor) -> dict[str, float]:
@@ -133,12 +137,13 @@ def batch_metrics(
     kl = float(torch.where(mask, targets.kl, 0.0).sum()) / completions
     score = float(scores.mean())
     penalty = -kl_coef * kl if config.kl_in == "reward" else 0.0
-    returns, error = targets.returns[mask], (targets.returns - evaluation.old_values)[mask]
-    spread = float(returns.var(correction=0))
-    staleness = staleness_metrics(batch, policy_version)
+    returns, advantages = targets.returns[mask], (targets.returns - evaluation.old_values)[mask]
+    metrics = staleness_metrics(batch, policy_version)
     if config.correction.proximal == "recompute":
-        staleness |= correction_metrics(batch, evaluation.old_logprobs, targets.weights, policy_version)
-    return staleness | {
+        metrics |= correction_metrics(batch, evaluation.old_logprobs, targets.weights, policy_version)
+    if config.has_critic:
+        metrics |= critic_metrics(returns, evaluation.old_values[mask])
+    return metrics | {
         "objective/kl": kl,
         "objective/kl_coef": kl_coef,
         "objective/entropy": -float(evaluation.old_logprobs.sum()) / completions,
@@ -146,13 +151,10 @@ def batch_metrics(
         "objective/rlhf_reward": score + penalty,
         "objective/scores": score,
         "val/num_eos_tokens": float(batch.stopped.sum()),
-        "val/explained_variance": 1 - float(error.var(correction=0)) / spread if spread > 0 else 0.0,
-        "val/error": float(error.square().mean()),
-        "values/mean": float(evaluation.old_values[mask].mean()),
-        "advantages/mean": float(error.mean()),
-        "advantages/std": float(error.std(correction=0)),
+        "advantages/mean": float(advantages.mean()),
+        "advantages/std": float(advantages.std(correction=0)),
         "returns/mean": float(returns.mean()),
-        "returns/std": spread**0.5,
+        "returns/std": float(returns.std(correction=0)),
         "reward/mean": float(batch.rewards.mean()),
         "reward/std": float(batch.rewards.std(correction=0)),
         "completions/mean_length": float(mask.sum()) / completions,
@@ -162,6 +164,16 @@ def batch_metrics(
         "completions/cut_fraction": float((~batch.stopped).float().mean()),
         "tokens/completion": float(mask.sum()),
         "tokens/evaluated": float(batch.lengths.sum()),
+    }
+
+
+def critic_metrics(returns: Tensor, values: Tensor) -> dict[str, float]:
+    """How well the old values [N] foresaw the returns [N] of the completion tokens."""
+    error, spread = returns - values, float(returns.var(correction=0))
+    return {
+        "val/explained_variance": 1 - float(error.var(correction=0)) / spread if spread > 0 else 0.0,
+        "val/error": float(error.square().mean()),
+        "values/mean": float(values.mean()),
     }
 
 

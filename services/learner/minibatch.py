@@ -49,6 +49,7 @@ def train_minibatch(
     share = world.size / tokens
     sums = StepSums.zero(tokens, world.device)
     train_policy = sums.with_policy = policy_version >= config.critic_warmup_steps
+    sums.with_critic = config.has_critic
     cut = micro_batches(batch.lengths.tolist(), rows, config.micro_batch_tokens, world.size)
     for index, shares in enumerate(cut):
         part = batch.rows(shares[world.rank])

@@ -12,7 +12,7 @@ import msgspec
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from services.learner import checkpoint, ppo
-from services.learner.algorithm.schedule import learning_rate_factor
+from services.learner.algorithm.schedule import is_due, learning_rate_factor
 from services.learner.algorithm.state import AlgorithmState
 from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.learner import LearnerConfig, LearnerSettings
@@ -72,9 +72,12 @@ def train(settings: LearnerSettings, world: World) -> None:
             actor_critic.refresh_reference()
         metrics |= {"time/wait": waited, **learning_rates}
         if peak:
-            recomputes = config.correction.proximal == "recompute"
             flops = update_flops(
-                actor_critic, metrics["tokens/evaluated"], metrics["tokens/trained"], recomputes
+                actor_critic,
+                metrics["tokens/evaluated"],
+                metrics["tokens/trained"],
+                recomputes=config.correction.proximal == "recompute",
+                trains_policy=step > config.critic_warmup_steps,
             )
             metrics["mfu"] = flops / (metrics["time/update"] * peak * 1e12 * world.size)
         published = time.monotonic()
@@ -95,11 +98,6 @@ def resumed_state(saved: Mapping[str, Any], config: AlgorithmConfig) -> Algorith
     else the one configured now, which may be another than before."""
     state = AlgorithmState.from_json(saved)
     return state if config.adaptive_kl else replace(state, kl_coef=config.kl_coef)
-
-
-def is_due(step: int, every: int, steps: int) -> bool:
-    """Whether `step` of `steps` ends with what is done every so many steps, and after the last."""
-    return step % every == 0 or step == steps
 
 
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:

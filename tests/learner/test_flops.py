@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from services.learner.flops import known_peak, update_flops
+from services.learner.models.actor_critic import ActorCritic
 from tests.learner.samples import ALONE, load_models, save_tiny_llama
 
 
@@ -13,10 +14,15 @@ def test_flops_count_every_pass_over_every_parameter(tmp_path: Path) -> None:
     assert isinstance(models.critic, torch.nn.Module) and models.reference is not None
     policy, critic = (sum(p.numel() for p in m.parameters()) for m in (models.policy, models.critic))
     forward, training = 20 * (2 * policy + critic), 180 * (policy + critic)
-    assert update_flops(models, evaluated=10, trained=30, recomputes=True) == forward + training
+
+    def flops(models: ActorCritic, recomputes: bool = True, trains_policy: bool = True) -> float:
+        return update_flops(models, 10, 30, recomputes=recomputes, trains_policy=trains_policy)
+
+    assert flops(models) == forward + training
+    assert flops(models, trains_policy=False) == forward + 180 * critic
     alone = replace(models, reference=None, critic=None, critic_optimizer=None)
-    assert update_flops(alone, evaluated=10, trained=30, recomputes=True) == 200 * policy
-    assert update_flops(alone, evaluated=10, trained=30, recomputes=False) == 180 * policy
+    assert flops(alone) == 200 * policy
+    assert flops(alone, recomputes=False) == 180 * policy
 
 
 @pytest.mark.parametrize(

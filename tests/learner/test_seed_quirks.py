@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from services.learner.algorithm.rewards import RunningMoments
+from services.learner.algorithm.schedule import is_due
 from services.learner.data.batch import collate
 from services.learner.data.chat_template import load_chat_template
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.models.scores import score_completions
 from services.learner.targets import evaluate, final_scores, make_targets
-from services.learner.train import is_due, update_seed
+from services.learner.train import update_seed
 from tests.learner.samples import (
     ALONE,
     SETTINGS,

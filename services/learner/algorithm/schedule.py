@@ -1,4 +1,5 @@
-"""Learning rates over a run. They depend on the step alone, so a resumed run needs no schedule state."""
+"""Learning rates over a run, and what is done every so many steps of it. All depends on the step alone, so a
+resumed run needs no schedule state."""
 
 import math
 from typing import Literal
@@ -18,3 +19,8 @@ def learning_rate_factor(
     progress = step / (steps - 1) if steps > 1 else 0.0
     gone = {"constant": 0.0, "linear": progress, "cosine": (1 - math.cos(math.pi * progress)) / 2}[schedule]
     return warmup * (1.0 - (1.0 - final_ratio) * gone)
+
+
+def is_due(step: int, every: int, steps: int) -> bool:
+    """Whether `step` of `steps` ends with what is done every so many steps, and after the last."""
+    return step % every == 0 or step == steps

@@ -14,7 +14,8 @@ class TrackingConfig(Table):
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
     """Where metrics go besides `metrics.jsonl`. All but `tensorboard` are installed on request."""
     log_completions_every: int = Field(default=10, ge=1)
-    """Steps between files of sample completions; `rollstream completions` shows them."""
+    """Steps between files of sample completions, beside those of the first and the last step; `rollstream
+    completions` shows them."""
 
     @field_validator("trackers")
     @classmethod
