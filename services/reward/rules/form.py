@@ -48,11 +48,13 @@ def json_schema(item: ScoreItem, config: JsonSchemaConfig) -> float:
     NaN, infinities and repeated keys are no JSON here. References to other documents are not followed.
 
     Raises:
-    Unscorable: no schema in the configuration and none, or a wrong one, in `metadata.json_schema`.
+    Unscorable: no schema in the configuration and none, or a wrong one, in `metadata.json_schema`; a schema
+        that refers to what is not in it.
     Source: JSON Schema, by the draft that `$schema` names (2020-12 without), as jsonschema checks it.
     """
     from jsonschema.validators import validator_for
     from referencing import Registry
+    from referencing.exceptions import Unresolvable
 
     schema = config.json_schema
     if schema is None:
@@ -69,10 +71,15 @@ def json_schema(item: ScoreItem, config: JsonSchemaConfig) -> float:
         return 0.0
     try:
         value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
-        validator = validator_for(schema)(schema, registry=Registry())  # an empty one: nothing is fetched
-        return float(validator.is_valid(value))
     except (ValueError, RecursionError):  # no JSON, or nested past any use
         return 0.0
+    try:
+        validator = validator_for(schema)(schema, registry=Registry())  # an empty one: nothing is fetched
+        return float(validator.is_valid(value))
+    except RecursionError:
+        return 0.0
+    except (Unresolvable, ValueError) as error:  # the schema's fault, and not the response's
+        raise Unscorable(f"has a json_schema that cannot be followed: {error}") from error
 
 
 def schema_problem(schema: dict[str, Any]) -> str | None:
@@ -80,10 +87,15 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
     from jsonschema import SchemaError
     from jsonschema.validators import validator_for
 
+    draft = schema.get("$schema", "")
+    if not isinstance(draft, str):
+        return f"at $['$schema']: {draft!r} is no text"
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:
         return f"at {error.json_path}: {error.message}"
+    except ValueError as error:  # of a $schema that is no address
+        return f"at $['$schema']: {error}"
     return None
 
 

@@ -53,7 +53,15 @@ def test_fences_and_place_of_the_json_may_be_fixed() -> None:
 
 
 @pytest.mark.parametrize(
-    "metadata", [{}, {"json_schema": "no object"}, {"json_schema": {"type": "nonsense"}}]
+    "metadata",
+    [
+        {},
+        {"json_schema": "no object"},
+        {"json_schema": {"type": "nonsense"}},
+        {"json_schema": {"$schema": 5}},
+        {"json_schema": {"$schema": []}},
+        {"json_schema": {"$schema": "http://[bad"}},
+    ],
 )
 def test_without_a_schema_nothing_can_be_judged(metadata: dict[str, Any]) -> None:
     with pytest.raises(Unscorable, match="json_schema"):
@@ -66,8 +74,16 @@ def test_a_wrong_schema_in_the_table_is_refused_at_the_start() -> None:
 
 
 def test_no_reference_of_a_schema_is_fetched() -> None:
-    with pytest.raises(Exception, match="Unresolvable"):
+    with pytest.raises(Unscorable, match="Unresolvable"):
         ask("json_schema", "{}", json_schema={"$ref": "http://127.0.0.1:1/schema.json"})
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "#/nowhere"}, {"$id": "http://[bad", "$ref": "x"}, {"$dynamicRef": "#x"}]
+)
+def test_a_schema_that_refers_to_nothing_cannot_judge(schema: dict[str, Any]) -> None:
+    with pytest.raises(Unscorable, match="cannot be followed"):
+        ask("json_schema", "{}", metadata={"json_schema": schema})
 
 
 @pytest.mark.parametrize(
