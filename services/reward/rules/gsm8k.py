@@ -8,7 +8,7 @@ from services.reward.rules.config import RuleConfig
 from services.reward.rules.required import required_answer
 from shared.scoring import ScoreItem
 
-_NUMBER = re.compile(r"(?<!\d)-?\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<!\d)-?(?:\d[\d,]*(?:\.\d+)?|(?<![\d.])\.\d+)")
 
 
 def gsm8k_strict_reward_fn(item: ScoreItem, config: RuleConfig) -> float:
@@ -27,7 +27,7 @@ def gsm8k_last_number_reward_fn(item: ScoreItem, config: RuleConfig) -> float:
     Raises:
     Unscorable: no ground truth.
     Source: open-instruct's GSM8K verifier and verl's method "flexible". As there, numbers are compared as
-    texts (`18.0` is not `18`); a minus that follows a digit, as in `20-2`, is no sign.
+    texts (`18.0` is not `18`); a minus that follows a digit, as in `20-2`, is no sign, and `.5` is not `5`.
     """
     numbers = _NUMBER.findall(item.response)
     return _equal(numbers[-1] if numbers else None, required_answer(item))

@@ -22,6 +22,10 @@ GSM8K = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
         ("18, that is 18.50", 0),
         ("18 19", 0),
         ("-18", 0),
+        ("It is .18", 0),
+        ("It is $-.18", 0),
+        ("It is ...18", 1),
+        ("In 1.2.18", 1),
         ("no number", 0),
         ("", 0),
     ],
@@ -33,6 +37,7 @@ def test_the_last_number_counts(response: str, reward: float) -> None:
 def test_numbers_may_have_thousands_commas_signs_and_decimals() -> None:
     assert ask("gsm8k_last_number_reward_fn", "It is 1,234,567.", "1234567") == 1
     assert ask("gsm8k_last_number_reward_fn", "It is -1,234.5 degrees", "-1234.5") == 1
+    assert ask("gsm8k_last_number_reward_fn", "It is .5, or -.5", "-.5") == 1
 
 
 def test_the_tag_mode_asks_for_nothing_but_the_tag() -> None:
