@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from services.reward.problems import refusal
 from shared.auth import is_authorised
@@ -100,7 +101,7 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
 
     Raises:
     HTTPException: 413 as soon as it is longer than `limit` bytes, or says that it will be; 408 if it is not
-        there in `seconds`; 429 by `take`.
+        there in `seconds`; 499 if the client left before it was; 429 by `take`.
     """
     said = request.headers.get("content-length", "")
     if not (said.isdecimal() and int(said[:20]) > limit):
@@ -118,4 +119,6 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
                     return b"".join(chunks)
         except TimeoutError as error:
             raise refusal(408, f"the body was not sent in body_seconds = {seconds:g}") from error
+        except ClientDisconnect as error:  # nobody reads the answer, but the metrics count it
+            raise refusal(499, "the client left before it had sent its body") from error
     raise refusal(413, f"the body is longer than max_body_bytes = {limit}; send fewer items")

@@ -184,3 +184,19 @@ def test_a_body_that_is_not_sent_in_time_is_refused_with_408() -> None:
     with HeldBytes(10).share() as take, pytest.raises(HTTPException) as refused:
         asyncio.run(read_body(request_of(b"12", endless=True), 100, 0.05, take))
     assert refused.value.status_code == 408
+
+
+def test_a_client_that_leaves_while_it_sends_its_body_is_no_fault_of_ours() -> None:
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": b"12", "more_body": True}]
+    messages.append({"type": "http.disconnect"})
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    held = HeldBytes(10)
+    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    with held.share() as take, pytest.raises(HTTPException) as refused:
+        asyncio.run(read_body(request, 100, 5, take))
+    assert refused.value.status_code == 499
+    with held.share() as take:
+        take(10)  # what it had sent is held no more
