@@ -21,8 +21,8 @@ from services.reward.config import RewardConfig
 from services.reward.door import Door
 from services.reward.problems import Problem, refusal, refusal_of
 from services.reward.routes import Routes
-from services.reward.rules.code import CodeConfig
-from shared.scoring import ScoreItem
+from services.reward.rules.code import UNFENCED, CodeConfig
+from shared.scoring import SERVICE_KEY, ScoreItem
 
 NOT_PASSED = -1.0
 """Seconds of a test that was not passed, as in the original."""
@@ -94,12 +94,12 @@ def _run(wanted: TestProgram, tests: list[dict[str, Any]], door: Door) -> Verdic
         raise refusal(422, f"{len(tests)} tests; at most max_tests = {table.max_tests}", None, "tests")
     until = time.monotonic() + table.total_seconds
     verdicts = Verdicts(results=[], runtimes=[])
-    response = f"```python\n{wanted.program}\n```"
+    whole = {SERVICE_KEY: {UNFENCED: True}}  # in fences it would end at the first that it has itself
     for test in tests:
         started = time.monotonic()
         if started >= until:  # a test that was not run is not one that failed
             raise refusal(504, f"the tests took longer than total_seconds = {table.total_seconds:g}")
-        ((reward, _),) = door.score_all([ScoreItem(response=response, metadata=test)], [name])
+        ((reward, _),) = door.score_all([ScoreItem(response=wanted.program, metadata=test | whole)], [name])
         passed = reward == 1
         seconds = time.monotonic() - started
         verdicts.results.append(int(passed))

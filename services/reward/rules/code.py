@@ -1,6 +1,7 @@
 """Reward for a program that passes test cases, run in the sandbox. Off unless configured."""
 
 import json
+import re
 import time
 from typing import Any, Literal, NamedTuple, Self
 
@@ -9,9 +10,14 @@ from pydantic import Field, model_validator
 from services.reward.protocol import Context, OutOfTime, Scorer, Unscorable
 from services.reward.rules.config import RuleConfig
 from services.reward.sandbox import Limits, check_isolation, run_python
-from shared.scoring import ScoreItem
+from shared.scoring import SERVICE_KEY, ScoreItem
 
 FENCE = "```"
+_OPENING = re.compile(r"^ {0,3}```python", re.MULTILINE)
+_CLOSING = re.compile(r"^ {0,3}```", re.MULTILINE)
+
+UNFENCED = "unfenced"
+"""Key of `metadata.rollstream`: true where the whole response is the program, whatever stands in it."""
 
 
 class CodeConfig(RuleConfig):
@@ -68,7 +74,11 @@ def code_tests(item: ScoreItem, config: CodeConfig) -> float:
     no test at all is not a success.
     """
     cases = read_cases(item.metadata, config.max_tests)
-    program = last_program(item.response, config.fence == "required")
+    known = item.metadata.get(SERVICE_KEY)
+    if isinstance(known, dict) and known.get(UNFENCED) is True:
+        program: str | None = item.response
+    else:
+        program = last_program(item.response, config.fence == "required")
     if program is None:
         return 0.0
     until, passed = time.monotonic() + config.total_seconds, 0
@@ -81,11 +91,18 @@ def code_tests(item: ScoreItem, config: CodeConfig) -> float:
 
 
 def last_program(response: str, fence_required: bool) -> str | None:
-    """The text after the last Python fence, up to the next fence."""
-    start = response.rfind(f"{FENCE}python")
-    if start < 0:
+    """The text after the last Python fence, up to the next fence.
+
+    Fences that begin a line go before others, which may be part of the program, as in its docstring.
+    """
+    openings = [fence.end() for fence in _OPENING.finditer(response)]
+    found = response.rfind(f"{FENCE}python")
+    if found < 0:
         return None if fence_required else response
-    return response[start + len(f"{FENCE}python") :].split(FENCE, 1)[0]
+    start = openings[-1] if openings else found + len(f"{FENCE}python")
+    closing = _CLOSING.search(response, start)
+    end = closing.start() if closing else response.find(FENCE, start)
+    return response[start:end] if end >= 0 else response[start:]
 
 
 def read_cases(metadata: dict[str, Any], most: int) -> list[Case]:

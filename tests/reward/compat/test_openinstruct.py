@@ -59,6 +59,11 @@ def test_statements_are_passed_or_not(url: str) -> None:
     assert verdict(url, "test_program", "syntax error", ASSERTS) == 0
 
 
+def test_a_program_may_hold_fences_itself(url: str) -> None:
+    documented = f'{ADD}\n\nHELP = """\n```python\nadd(1, 2)\n```\n"""'
+    assert ask(url, "test_program", documented, ASSERTS).json()["results"] == [1, 1, 0]
+
+
 def test_programs_that_read_and_print_are_passed_or_not(url: str) -> None:
     assert verdict(url, "test_program_stdio", PLUS_ONE, PAIRS) == 1
     assert verdict(url, "test_program_stdio", "print(2)", PAIRS) == 0.5

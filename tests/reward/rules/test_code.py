@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from services.reward.protocol import OutOfTime, Unscorable
+from services.reward.rules.code import last_program
 from services.reward.sandbox import CannotIsolate, Ending, Limits, run_python
 from tests.reward.rules.asking import ask, configure
 
@@ -50,6 +51,13 @@ def test_statements_may_test_functions() -> None:
 def test_the_last_fenced_program_counts() -> None:
     assert score("print(0)\n```\n```python\nprint(int(input()) + int(input()))") == 1
     assert ask("code_tests", "print(0)", metadata=PAIRS) == 0, "without a fence there is no program"
+
+
+def test_a_fence_inside_a_line_of_the_program_does_not_end_it() -> None:
+    documented = 'HELP = "as in ```python add(1)``` or ```add(2)```"\nprint(1)'
+    assert last_program(fenced(documented), True) == f"\n{documented}\n"
+    assert last_program("So: ```python\nprint(1)```", True) == "\nprint(1)"
+    assert last_program("```python\nprint(1)", True) == "\nprint(1)"
 
 
 @pytest.mark.parametrize(
