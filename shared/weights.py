@@ -86,7 +86,7 @@ class WeightStatus(_Message):
     learner_epoch: int | None
     state: Literal["waiting", "serving", "receiving", "applying", "broken", "diverged"]
     """`waiting`: no version yet. `receiving`: serving while an update arrives. `broken`: an update failed
-    after it had touched the model, so nothing is served until a full update succeeds. `diverged`: the learner
+    after it had touched the model, so nothing is served and the process ends. `diverged`: the learner
     says that what is served is not the version it is taken for; nothing is, until the right one has come."""
     receiving_version: int | None = None
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from services.rollout.config import RolloutConfig, RolloutSettings
-from services.rollout.engine import EngineDead
+from services.rollout.engine import EngineDead, ModelBroken
 from services.rollout.weight_files import ModelShape
 from shared.auth import token_from_environment
 from shared.config import fail, parse_command_line
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         fail(str(error))
     try:
         asyncio.run(service.run(listener))
-    except EngineDead as error:
+    except (EngineDead, ModelBroken) as error:
         fail(str(error))
     finally:
         service.close()

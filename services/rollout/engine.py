@@ -21,7 +21,8 @@ class UpdateFailed(RuntimeError):
 
 
 class ModelBroken(RuntimeError):
-    """Neither the new nor the old weights could be loaded; generation stays paused."""
+    """An update stopped half way: nobody knows which weights are loaded, and generation stays paused. Only a
+    new process helps."""
 
 
 CACHE_BOUND = 0.8

@@ -14,7 +14,7 @@ import uvicorn
 
 from services.rollout.app import make_app
 from services.rollout.config import RolloutSettings
-from services.rollout.engine import EngineDead
+from services.rollout.engine import EngineDead, ModelBroken
 from services.rollout.metrics import RolloutMetrics
 from services.rollout.openai_routes import add_openai_routes, attach_engine
 from services.rollout.vllm_engine import VllmEngine
@@ -124,7 +124,7 @@ class RolloutService:
         """Serve until SIGTERM or SIGINT; then stop reading, leave what is unfinished to others, and go.
 
         Raises:
-        EngineDead: the engine stopped for good.
+        EngineDead, ModelBroken: nothing more can be generated.
         """
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -179,8 +179,10 @@ class RolloutService:
                 log.warning("Redis was not told of version %d: %s", version, error)
 
     async def _watch_engine(self) -> None:
-        """Raise `EngineDead` when it is, also while nothing is asked of it."""
+        """Raise when it is of no use any more, also while nothing is asked of it."""
         while not self._engine.dead:
+            if self._weights.broken:  # what is in flight would wait for ever; others can answer it
+                raise ModelBroken("a weight update stopped half way; the answer to its commit says why")
             await asyncio.sleep(_WATCH_SECONDS)
         raise EngineDead("the vLLM engine has died; its log says why")
 

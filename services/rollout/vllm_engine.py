@@ -159,6 +159,12 @@ class VllmEngine:
             await self.llm.resume_generation()
         except EngineDeadError as error:
             raise EngineDead("the vLLM engine died during a weight update; its log says why") from error
+        except ModelBroken:
+            raise
+        except Exception as error:  # half an update, and it may still be paused
+            raise ModelBroken(
+                f"vLLM did not get through the update to version {version}: {error!r}"
+            ) from error
         if failure is not None:
             raise UpdateFailed(f"vLLM could not load version {version}, the old weights are back: {failure}")
 

@@ -68,7 +68,8 @@ class WeightStore:
         self._served: Update | None = None
         self._open: Update | None = None
         self._applying: Update | None = None
-        self._broken = False
+        self.broken = False
+        """Whether the engine is of no use any more; see `ModelBroken`."""
         self._diverged = False
         self.divergences = 0
         """How often the learner said that what was served was not what it had published."""
@@ -98,7 +99,7 @@ class WeightStore:
     def _state(self) -> Literal["waiting", "serving", "receiving", "applying", "broken", "diverged"]:
         if self._applying:
             return "applying"
-        if self._broken:
+        if self.broken:
             return "broken"
         if self._diverged:
             return "diverged"
@@ -233,10 +234,10 @@ class WeightStore:
             self._metrics.weight_updates.labels("failed").inc()
             update.discard()
             if isinstance(error, ModelBroken):
-                self._broken, self._served = True, None
+                self.broken, self._served = True, None
             raise
         self._metrics.weight_updates.labels("served").inc()
-        self._served, self._broken, self._diverged = update, False, False
+        self._served, self.broken, self._diverged = update, False, False
         if previous:
             previous.discard()
 

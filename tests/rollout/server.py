@@ -19,6 +19,7 @@ from shared.workers import list_workers
 
 TOKEN = "a-token-for-the-tests-only"
 STARTUP_SECONDS = 240
+_RUN = "\nimport runpy; runpy.run_module('services.rollout', run_name='__main__')"
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -35,7 +36,13 @@ def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
 class RolloutServer:
     """`python -m services.rollout` on a free port."""
 
-    def __init__(self, folder: Path, model: Path, redis_url: str, run: str, **rollout: Any) -> None:
+    def __init__(
+        self, folder: Path, model: Path, redis_url: str, run: str, code: str = "", **rollout: Any
+    ) -> None:
+        """
+        Args:
+            code: what the process runs first.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         table = {"port": 0, "dtype": "float32", "max_model_len": 512, "kv_cache_gib": 0.25,
                  "enforce_eager": True, "weights_dir": str(folder / "weights"), **rollout}  # fmt: skip
@@ -49,7 +56,7 @@ class RolloutServer:
         self.weights_dir = Path(table["weights_dir"])
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "services.rollout", "--config", str(self.config)],
+                [sys.executable, "-c", f"{code}{_RUN}", "--config", str(self.config)],
                 env={**os.environ, "ROLLSTREAM_TOKEN": TOKEN},
                 stdout=log,
                 stderr=log,
