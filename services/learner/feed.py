@@ -15,8 +15,9 @@ from typing import Any
 
 from services.learner.data.prompts import PromptSource
 from services.learner.dead_groups import DeadGroups
+from services.learner.mortality import Mortality
 from services.learner.queues import Queues
-from services.learner.validation import decode_experience
+from services.learner.validation import check_answer, decode_experience
 from shared.codec import MalformedEntry
 from shared.entry import Entry
 from shared.experience import Group, Prompt
@@ -68,7 +69,7 @@ class Feed:
         self._arrived: dict[str, Arrival] = {}
         self._consumed: dict[str, Arrival] = {}  # trained on, not yet released
         self._version = 0
-        self._deaths_in_a_row = 0
+        self._mortality = Mortality(streams, self._credits)
         self._dead = DeadGroups(streams)
         self._losses = LossWatch(streams)
         self.counts: Counter[str] = Counter()
@@ -230,13 +231,16 @@ class Feed:
             self.counts["duplicates"] += 1
             self._queues.free([entry], [] if already else [id])
             return False
+        prompt = self._issued[id][0] if id in self._issued else self._awaited[id]
         try:
             group = decode_experience(entry, self._vocabulary)
+            is_outdated = group.prompt.issued_version < prompt.issued_version
+            if not is_outdated:
+                check_answer(group, prompt)
         except MalformedEntry as error:
             self._queues.bury(entry, str(error))
             return False
-        prompt = self._issued[id][0] if id in self._issued else self._awaited[id]
-        if group.prompt.issued_version < prompt.issued_version:
+        if is_outdated:
             # A copy of the time before it died and was requeued: too stale, and the new one is on its way.
             self.counts["duplicates"] += 1
             self._queues.free([entry], [])
@@ -249,7 +253,7 @@ class Feed:
             self._queues.append([prompt])
             return False
         self._arrived[id] = Arrival(entry, group)
-        self._deaths_in_a_row = 0
+        self._mortality.arrived()
         return True
 
     def _notice_dead(self) -> None:
@@ -262,12 +266,8 @@ class Feed:
             if entry.id in self._issued:
                 self._bury(entry.id, self._issued.pop(entry.id)[1])
             log.warning("id=%s was dead-lettered: %s", entry.id, entry.fields.get("cause"))
-            self._deaths_in_a_row += wanted  # not those that an earlier learner saw
-            if self._deaths_in_a_row > 2 * self._credits:
-                raise ValueError(
-                    f"{self._deaths_in_a_row} groups in a row were dead-lettered, the last one by the "
-                    f"{entry.fields.get('stage')} service: {entry.fields.get('cause')}"
-                )
+            if wanted:  # not those that an earlier learner saw
+                self._mortality.died(entry)
         for id in self._dead.requests():
             if id in self._issued and id not in self._arrived:  # requeued before its death was noticed
                 self._queues.append_again([self._issued[id][0]])

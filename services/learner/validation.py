@@ -2,9 +2,9 @@
 
 import torch
 
-from shared.codec import MalformedEntry, decode_group, intact_payload
+from shared.codec import MalformedEntry, decode_group, encode, intact_payload
 from shared.entry import Entry
-from shared.experience import Group
+from shared.experience import Group, Prompt
 
 
 def decode_experience(entry: Entry, vocabulary: int) -> Group:
@@ -35,3 +35,20 @@ def decode_experience(entry: Entry, vocabulary: int) -> Group:
             f"older than the prompt's {group.prompt.issued_version}"
         )
     return group
+
+
+def check_answer(group: Group, issued: Prompt) -> None:
+    """Raises:
+    MalformedEntry: the group does not answer the prompt as it was issued; the message says in what.
+    """
+    # Their bytes are the same also where metadata holds what is not equal to itself (NaN).
+    if group.prompt != issued and encode(group.prompt) != encode(issued):
+        names = [
+            name for name in issued.__struct_fields__ if getattr(group.prompt, name) != getattr(issued, name)
+        ]
+        raise MalformedEntry(f"its prompt is not the one that was issued, but has another {', '.join(names)}")
+    longest = max([len(completion.token_ids) for completion in group.completions])
+    if longest > issued.sampling.max_tokens:
+        raise MalformedEntry(
+            f"a completion has {longest} tokens; the prompt asked for {issued.sampling.max_tokens} at most"
+        )

@@ -45,6 +45,17 @@ def set_first(name: str, make: Callable[[int], Any]) -> Callable[[Group], Any]:
     return change
 
 
+def with_another_prompt(group: Group) -> None:
+    group.prompt = msgspec.structs.replace(group.prompt, token_ids=Int32Array([1]))
+
+
+def lengthened(group: Group) -> None:
+    count = group.prompt.sampling.max_tokens + 1
+    (first, *_) = group.completions
+    first.token_ids, first.logprobs = Int32Array([1] * count), Float32Array([-1.0] * count)
+    first.version_spans = [VersionSpan(group.max_version, count)]
+
+
 TAMPERED: list[tuple[Tamper, bool, str]] = [  # how, whether the checksum is made to fit, part of the cause
     (flipped, False, "was changed on its way"),
     (lambda payload: payload[:-7], True, "cannot be decoded"),
@@ -54,6 +65,8 @@ TAMPERED: list[tuple[Tamper, bool, str]] = [  # how, whether the checksum is mad
     (changed(set_first("token_ids", lambda n: Int32Array([9999] * n))), True, "token id 9999"),
     (changed(set_first("logprobs", lambda n: Float32Array([float("nan")] * n))), True, "not finite"),
     (changed(set_first("version_spans", lambda n: [VersionSpan(0, n + 1)])), True, "version spans"),
+    (changed(with_another_prompt), True, "not the one that was issued"),
+    (changed(lengthened), True, "tokens; the prompt asked for"),
 ]
 
 
@@ -78,16 +91,16 @@ def replace(pipeline: Pipeline, stream: StreamName, tampers: list[tuple[Tamper, 
 
 def test_damaged_and_forged_groups_are_buried_with_their_cause_and_replaced(begin: Begin, steps: int) -> None:
     pipeline = begin(max_staleness=1)
-    planned = list(TAMPERED)
+    planned, half = list(TAMPERED), len(TAMPERED) // 2
     for step in (2, 5):
         pipeline.wait_for_step(step)
         pipeline.process("reward").strike(signal.SIGKILL)
         deadline = time.monotonic() + 30
-        while len(waiting(pipeline, "rollouts")) < 4:
+        while len(waiting(pipeline, "rollouts")) < half:
             assert time.monotonic() < deadline, pipeline.told()
             time.sleep(0.01)
-        replace(pipeline, "rollouts", planned[:4])
-        del planned[:4]
+        replace(pipeline, "rollouts", planned[:half])
+        del planned[:half]
     pipeline.finish()
     causes = list(audit(pipeline, steps).values())
     assert len(causes) == len(TAMPERED)

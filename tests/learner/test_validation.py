@@ -1,11 +1,13 @@
 """An experience that must not be trained on is refused with its fault."""
 
+import math
 from typing import Any
 
+import msgspec
 import pytest
 
-from services.learner.validation import decode_experience
-from shared.codec import MalformedEntry, encode
+from services.learner.validation import check_answer, decode_experience
+from shared.codec import MalformedEntry, decode_group, encode
 from shared.entry import Entry
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
 
@@ -44,3 +46,35 @@ def test_a_sound_experience_comes_out_as_its_group() -> None:
 def test_an_unsound_experience_is_refused_with_its_fault(entry: Entry, cause: str) -> None:
     with pytest.raises(MalformedEntry, match=cause):
         decode_experience(entry, vocabulary=100)
+
+
+def test_a_group_answers_its_prompt_whatever_its_metadata_holds() -> None:
+    group = decode_group(make_entry(ids=[7, 7, 7, 7]).payload)
+    check_answer(group, group.prompt)
+    strange = {"score": math.nan, "sizes": (1, 2)}
+    issued = msgspec.structs.replace(group.prompt, metadata=strange)
+    group.prompt = issued
+    check_answer(decode_group(encode(group)), issued)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"token_ids": Int32Array([2])}, "another token_ids$"),
+        ({"sampling": Sampling(max_tokens=400), "ground_truth": "1"}, "another sampling, ground_truth$"),
+        ({"n": 3, "purpose": "eval"}, "another purpose, n$"),
+        ({"metadata": {"tests": []}}, "another metadata$"),
+    ],
+)
+def test_an_answer_to_another_prompt_than_the_one_issued_is_refused(
+    change: dict[str, Any], cause: str
+) -> None:
+    group = decode_group(make_entry().payload)
+    with pytest.raises(MalformedEntry, match=cause):
+        check_answer(group, msgspec.structs.replace(group.prompt, **change))
+
+
+def test_a_completion_longer_than_was_asked_for_is_refused() -> None:
+    group = decode_group(make_entry(ids=[7] * 5).payload)
+    with pytest.raises(MalformedEntry, match="has 5 tokens; the prompt asked for 4 at most"):
+        check_answer(group, group.prompt)
