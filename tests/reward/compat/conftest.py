@@ -18,7 +18,7 @@ def prompt_length(item, config):
     return float(len(item.prompt))
 def odd(item, config):
     \"\"\"Fails where it is told to.\"\"\"
-    if "fail" in item.response:
+    if "fail" in item.response or item.metadata.get("fail") or "rollstream" in item.metadata:
         raise RuntimeError("judge is away")
     return 1.0
 for rule in (length, prompt_length, odd):

@@ -76,6 +76,12 @@ def test_the_texts_of_all_messages_are_the_response(gsm8k: str) -> None:
     assert run(gsm8k, request(WRONG[:9], WRONG[9:], expected_answer="18")).reward == 1.0
 
 
+def test_the_fields_of_a_task_reach_the_scorers_but_for_what_is_reserved(textual: str) -> None:
+    told = post(AIOHTTP, f"{textual}/verify", request("fine", fail=True))
+    assert told.status == 503 and "judge is away" in told.text
+    assert run(textual, request("fine", rollstream={"completion_tokens": 3})).reward == 4.0
+
+
 def test_a_failure_is_a_status_not_a_reward_of_zero(textual: str, gsm8k: str) -> None:
     failed = post(AIOHTTP, f"{textual}/verify", request("fail"))
     assert (failed.status, failed.json().keys()) == (503, {"detail"})
