@@ -282,6 +282,7 @@ def test_a_ready_process_that_died_is_given_to_no_item(pool: Pool) -> None:
     wait_for(lambda: len(pool._stock.pids) == 2, "two processes to be ready")
     for pid in pool._stock.pids:
         os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not any(process.is_alive() for process in pool._stock._ready), "the end of the killed")
     outcomes = run(pool, "die", "die", "fine", "fine")
     assert outcomes[2:] == [1.0, 1.0]
 
