@@ -55,6 +55,24 @@ class Metrics:
         causes: tuple[CauseKind, ...] = ("malformed", "refused", "failed", "timeout")
         for cause in causes:
             self.dead_letters.labels(cause)  # shown as 0 from the start, so that a first increase is one
+        self.failed_attempts = Counter(
+            "rollstream_reward_failed_attempts",
+            "Scorings of a group that left completions without a score, by cause",
+            ["cause"],
+            registry=self.registry,
+        )
+        for cause in ("failed", "timeout"):
+            self.failed_attempts.labels(cause)
+        self.groups = Counter(
+            "rollstream_reward_groups", "Groups that left this replica", ["outcome"], registry=self.registry
+        )
+        for outcome in ("delivered", "dropped", "dead", "handed_back"):
+            self.groups.labels(outcome)
+        self.taken_over = Counter(
+            "rollstream_reward_groups_taken_over",
+            "Groups that dead workers had left",
+            registry=self.registry,
+        )
         self.waiting = Gauge(
             "rollstream_reward_requests_waiting", "Requests being served", registry=self.registry
         )

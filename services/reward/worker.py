@@ -1,6 +1,5 @@
 """The stream door: scores groups of `rollouts` and hands them to `experiences`, or to `dead` with a cause."""
 
-import dataclasses
 import logging
 import threading
 import time
@@ -11,16 +10,17 @@ from typing import Any, TypeVar
 
 import redis
 
+from services.reward.attempt import Attempt, score_item
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
 from services.reward.metrics import Metrics
 from shared.causes import CauseKind
 from shared.codec import MalformedEntry, decode_group, encode, intact_payload
 from shared.entry import Entry
-from shared.experience import Completion, Group, Prompt
+from shared.experience import Group
 from shared.handing_back import hand_back_all
 from shared.reader import Reader
-from shared.scoring import SERVICE_KEY, ScoreItem, ScoreResult
+from shared.scoring import ScoreResult
 from shared.stream import Move, QueueLost, Streams, parts
 from shared.workers import Heartbeat, worker_id
 
@@ -37,34 +37,6 @@ OUTAGE_SECONDS = 0.5
 
 KIND_OF_STATUS: dict[str, CauseKind] = {"invalid": "refused", "error": "failed", "timeout": "timeout"}
 """What kind of cause each status of a failure is."""
-
-
-@dataclasses.dataclass
-class Attempt:
-    """One scoring of one entry, not before `due` (monotonic seconds)."""
-
-    entry: Entry
-    number: int = 1
-    due: float = 0.0
-    group: Group | None = None
-    """The entry decoded; None before the first attempt."""
-    results: list[ScoreResult | None] = dataclasses.field(default_factory=list)
-    """Per completion. What an attempt could score, the next one does not score again."""
-    malformed: str = ""
-    """Why the entry cannot be decoded."""
-    taken: float = dataclasses.field(default_factory=time.monotonic)
-    """When the entry was read (monotonic seconds)."""
-
-
-def score_item(prompt: Prompt, completion: Completion) -> ScoreItem:
-    """What scorers see of a completion: texts, and in the metadata what only the engine knows."""
-    known = {"completion_tokens": len(completion.token_ids), "finish_reason": completion.finish_reason}
-    return ScoreItem(
-        prompt=prompt.text,
-        response=completion.text,
-        ground_truth=prompt.ground_truth,
-        metadata={**prompt.metadata, SERVICE_KEY: known},
-    )
 
 
 class Stopped(Exception):
@@ -160,8 +132,12 @@ class Worker:
     def _claim(self) -> None:
         if not self._heartbeat.is_steady:
             return
-        if self._streams.claim_from_the_dead("rollouts", self.id):
+        if claimed := self._streams.claim_from_the_dead("rollouts", self.id):
             self._reader.sweep_now()
+            log.info("took over %d groups of dead workers", claimed)
+            self._metrics.taken_over.inc(claimed)
+            text = f"{self.id} took over {claimed} groups of dead workers"
+            self._streams.event("taken_over", "reward", text)
 
     def _read(self, count: int, block_ms: int) -> list[Entry]:
         try:
@@ -193,8 +169,13 @@ class Worker:
         failures = {number: result for number, result in enumerate(results) if result.status != "ok"}
         # What is invalid would be invalid again.
         again = [number for number, result in failures.items() if result.status != "invalid"]
+        if again:
+            self._metrics.failed_attempts.labels(KIND_OF_STATUS[failures[again[0]].status]).inc()
         if not again or attempt.number >= self._config.max_attempts:
             return self._conclude(attempt, attempt.group, results, failures)
+        missing = f"{len(again)} of {len(results)} completions not scored"
+        cause = f"{again[0]}: {failures[again[0]].error}"
+        log.warning("id=%s attempt %d: %s; %s", attempt.entry.id, attempt.number, missing, cause)
         for number in again:
             attempt.results[number] = None
         attempt.due = time.monotonic() + self._config.retry_seconds * 2 ** (attempt.number - 1)
@@ -228,7 +209,10 @@ class Worker:
         """Forward what was scored since the last time."""
         scored, self._scored = self._scored, []
         for part in parts(scored):
-            self._counts["groups_delivered"] += sum(self._insist(partial(self._forward_part, part)))
+            moved = self._insist(partial(self._forward_part, part))
+            self._counts["groups_delivered"] += sum(moved)
+            self._metrics.groups.labels("delivered").inc(sum(moved))
+            self._metrics.groups.labels("dropped").inc(len(moved) - sum(moved))
             for entry, _, _ in part:
                 self._reader.done(entry)
 
@@ -241,6 +225,7 @@ class Worker:
             lambda: self._streams.dead_letter(entry, "rollouts", "reward", kind, cause, number, self.id)
         )
         self._counts["groups_dead"] += dead
+        self._metrics.groups.labels("dead" if dead else "dropped").inc()
         self._metrics.dead_letters.labels(kind).inc(dead)
         self._reader.done(entry)
         log.warning("id=%s is dead after %d attempts: %s", entry.id, number, cause)
@@ -276,6 +261,7 @@ class Worker:
         except redis.RedisError as error:
             log.warning("groups are left to those who will notice that this worker is gone: %s", error)
         else:
+            self._metrics.groups.labels("handed_back").inc(put_back)
             log.info("handed %d groups back", put_back)
 
     def _leave(self) -> None:

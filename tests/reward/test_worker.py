@@ -74,8 +74,8 @@ def test_a_group_goes_on_with_rewards_components_and_all_it_came_with(streams: S
     assert streams.client.xpending(streams.key("rollouts"), "reward")["pending"] == 0
 
 
-def test_a_scorer_that_recovers_is_asked_again(
-    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_a_scorer_that_recovers_is_asked_again_and_its_failures_are_told(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries: list[str] = []
 
@@ -87,9 +87,13 @@ def test_a_scorer_that_recovers_is_asked_again(
 
     monkeypatch.setitem(RULES, "flaky", Row(flaky))
     deliver(streams, make_group("g1", ["x"]))
-    start(streams, "flaky", max_attempts=3)
+    worker = start(streams, "flaky", max_attempts=3)
     wait_for(lambda: length(streams, "experiences"), "the experience")
     assert experiences(streams)[0].completions[0].reward == 0.5
+    assert worker._metrics.failed_attempts.labels("failed")._value.get() == 2
+    told = [record.getMessage() for record in caplog.records if "attempt" in record.getMessage()]
+    reason = "1 of 1 completions not scored; 0: flaky raised ConnectionError: judge is away"
+    assert told == [f"id=g1 attempt {number}: {reason}" for number in (1, 2)]
     assert len(tries) == 3
     assert length(streams, "dead") == 0
 

@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 
 from services.reward.rules.table import RULES, Row
+from services.reward.worker import Worker
+from shared.reader import Reader
 from shared.stream import Streams, connect
-from shared.workers import list_workers
+from shared.workers import Heartbeat, list_workers
 from tests.conftest import RedisServer
 from tests.reward.conftest import Start, wait_for
 from tests.reward.groups import RIGHT, WRONG, deliver, make_group
 from tests.reward.test_worker import experiences, length
+
+
+def outcomes(worker: Worker) -> dict[str, int]:
+    names = ("delivered", "dropped", "dead", "handed_back")
+    return {name: int(worker._metrics.groups.labels(name)._value.get()) for name in names}
 
 
 def test_a_worker_that_stops_signs_off(streams: Streams, start: Start) -> None:
@@ -70,8 +77,31 @@ def test_a_worker_that_stops_hands_back_what_it_has_not_finished(
         wait_for(lambda: worker.outage == "stopped" and not list_workers(streams), "the worker's end")
         assert [(entry.id, entry.payload) for entry in streams.after("rollouts", "0")] == before
         assert streams.client.xpending(streams.key("rollouts"), "reward")["pending"] == 0
+        assert outcomes(worker) == {"delivered": 0, "dropped": 0, "dead": 0, "handed_back": 3}
     finally:
         go_on.set()
     start(streams)
     wait_for(lambda: length(streams, "experiences") == 3, "another replica's taking them")
     assert not any("reward_deliveries" in entry.fields for entry in streams.tail("experiences", 3))
+
+
+def test_groups_of_a_dead_replica_are_taken_over_and_what_its_ghost_delivered_is_dropped(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heartbeat, "is_steady", True)
+    go_on = threading.Event()
+    monkeypatch.setitem(RULES, "waiting", Row(lambda item, config: float(go_on.wait(30))))
+    deliver(streams, make_group("g0", ["x"]), make_group("g1", ["x"]))
+    (first, _) = Reader(streams, "rollouts", "dead").read(2, 100)
+    try:
+        worker = start(streams, "waiting")
+        wait_for(lambda: len(streams.pending("rollouts", worker.id)) == 2, "the take-over")
+        wait_for(lambda: len(worker._scoring) == 2, "both being scored")
+        assert streams.forward(first, "rollouts", "experiences", first.fields, first.payload)
+    finally:
+        go_on.set()
+    wait_for(lambda: sum(outcomes(worker).values()) == 2, "the end of both")
+    assert outcomes(worker) == {"delivered": 1, "dropped": 1, "dead": 0, "handed_back": 0}
+    assert worker._metrics.taken_over._value.get() == 2
+    (text,) = [e.fields["text"] for e in streams.tail("events", 9) if e.fields["kind"] == "taken_over"]
+    assert text == f"{worker.id} took over 2 groups of dead workers"
