@@ -76,9 +76,13 @@ THEIRS = {
         adapter_name_or_path finetuning_type lora_rank lora_alpha lora_dropout lora_target use_rslora
         create_new_adapter dataset template cutoff_len max_samples learning_rate num_train_epochs
         per_device_train_batch_size gradient_accumulation_steps lr_scheduler_type warmup_ratio
-        max_grad_norm bf16 logging_steps save_steps output_dir plot_loss report_to
+        enable_thinking max_grad_norm bf16 logging_steps save_steps output_dir plot_loss report_to
         resume_from_checkpoint""",
 }
+SCALARS = """
+    train/max_ratio train/skip_ratio train/actor_loss train/critic_loss train/lr_actor train/lr_critic
+    train/ptx_loss reward approx_kl value advantages"""
+"""What ColossalChat's PPOTrainer logs."""
 SETTINGS: dict[str, type[Settings]] = {
     "rollout": RolloutSettings,
     "reward": RewardSettings,
@@ -93,12 +97,16 @@ class Row(NamedTuple):
     ours: str
 
 
-def rows(heading: str) -> list[Row]:
-    """Of the table under a heading; the first row and the rule below it are no data."""
+def table(heading: str) -> list[list[str]]:
+    """Cells of the table under a heading; the first row and the rule below it are no data."""
     section = re.search(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##|\Z)", GUIDE, re.DOTALL | re.MULTILINE)
     assert section, f"the guide has no section {heading!r}"
     lines = [line for line in section[1].splitlines() if line.startswith("|")][2:]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def rows(heading: str) -> list[Row]:
+    cells = table(heading)
     assert all(len(row) == 4 for row in cells), [row for row in cells if len(row) != 4]
     return [Row(re.findall(r"`-{0,2}([\w.]+)`", row[0]), row[2]) for row in cells]
 
@@ -135,6 +143,15 @@ def test_every_option_of_the_seeds_has_its_row_and_no_other_has(heading: str) ->
 def test_every_row_names_our_key_or_says_why_there_is_none(heading: str) -> None:
     for row in rows(heading):
         assert KEY.search(row.ours) or re.match(r"(none|not yet): \S", row.ours), row
+
+
+def test_every_scalar_of_colossalchat_has_a_metric_that_is_explained() -> None:
+    metrics = (ROOT / "docs/ppo.md").read_text()
+    named = [(scalar.strip("`"), ours) for scalar, ours, *_ in table("ColossalChat's scalars")]
+    assert sorted(scalar for scalar, _ in named) == sorted(SCALARS.split())
+    for _, ours in named:
+        found = re.findall(r"`([\w/]+)`", ours)
+        assert found and all(f"`{name}`" in metrics for name in found), ours
 
 
 @pytest.mark.parametrize("key, value", sorted(set(KEY.findall(GUIDE))))

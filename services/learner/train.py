@@ -18,7 +18,7 @@ from services.learner.config.algorithm import AlgorithmConfig
 from services.learner.config.learner import LearnerConfig, LearnerSettings
 from services.learner.coordinator import Coordinator
 from services.learner.data.batch import collate
-from services.learner.data.chat_template import ChatTemplate, load_chat_template
+from services.learner.data.chat_template import ChatTemplate, check_arguments, load_chat_template
 from services.learner.data.step_rewards import Decode
 from services.learner.data.supervised import load_ptx
 from services.learner.data.supervised_batch import PtxSource
@@ -44,6 +44,7 @@ def train(settings: LearnerSettings, world: World) -> None:
     tokenizer = _load_tokenizer(settings.model.path)
     if chat.template:
         tokenizer.chat_template = chat.template  # and so saved with the policy, which is served with it
+    check_arguments(tokenizer.chat_template, config.chat_template_arguments)
     decode = _decoder(tokenizer)
     coordinator = Coordinator.open(settings, tokenizer, chat) if world.is_main else None
     resumed = _agree_on_checkpoint(world, coordinator)
@@ -131,7 +132,9 @@ def _load_ptx(
     if config.ptx is None:
         return None
     system_message = config.system_message or chat.system_message
-    rows = load_ptx(config.ptx, tokenizer, config.max_ptx_tokens, system_message)
+    rows = load_ptx(
+        config.ptx, tokenizer, config.max_ptx_tokens, system_message, config.chat_template_arguments
+    )
     return PtxSource(rows, config.ptx_batch_size, settings.run.seed, world.device)
 
 

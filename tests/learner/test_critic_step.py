@@ -42,4 +42,4 @@ def test_values_that_have_moved_as_far_as_they_may_have_no_gradient(
         critic_moves(fresh(), batch, changed(value_clip=clip, kl_coef=0.0, epochs=4), rate=1e-2)
         for clip in (0.001, None)
     )
-    assert float((narrow - free).abs().max()) > 1e-4
+    assert 0 < float(narrow.norm()) < 0.5 * float(free.norm())

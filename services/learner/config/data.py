@@ -119,10 +119,20 @@ class DataConfig(Table):
     """Longer ones are left out, and counted in the log."""
     chat_template: Path | None = None
     """A Jinja file, or a conversation template of ColossalChat (.json). Default: the tokenizer's own."""
+    chat_template_arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """What else the chat template is told, such as `{ enable_thinking = false }` for Qwen3."""
     system_message: str | None = None
     """System message of conversations that have none of their own."""
     max_prompt_tokens: int = Field(default=512, ge=1)
     """Longer prompts are left out, and counted."""
+
+    @field_validator("chat_template_arguments")
+    @classmethod
+    def _not_of_the_row(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        taken = arguments.keys() & {"messages", "tools", "add_generation_prompt"}
+        if taken:
+            raise ValueError(f"{min(taken)!r} is given by each row; leave it out")
+        return arguments
 
     @field_validator("prompts", "heldout")
     @classmethod

@@ -5,13 +5,19 @@ stop settings.
 """
 
 import json
+import logging
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from transformers import AutoTokenizer
 
 from services.learner.config.generation import GenerationConfig
+
+log = logging.getLogger("rollstream.data")
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,20 @@ class ChatTemplate:
     """`response_format_tags` as they stand in the file: for each tag its `text` and `num_occur`."""
 
     def stopping(self, config: GenerationConfig) -> GenerationConfig:
-        """The config, with this template's stops unless it names its own."""
+        """The config, with this template's stops unless it names its own.
+
+        Raises:
+        ValueError: the stops are none that the config could have.
+        """
         if config.stop or config.stop_sequences:
             return config
-        return config.model_copy(update={"stop": self.stop, "stop_token_ids": self.stop_token_ids})
+        dials = config.model_dump(include=set(GenerationConfig.model_fields))
+        try:
+            return GenerationConfig.model_validate(
+                dials | {"stop": self.stop, "stop_token_ids": self.stop_token_ids}
+            )
+        except ValidationError as error:
+            raise ValueError(f"the stops of learner.chat_template: {error.errors()[0]['msg']}") from error
 
 
 def load_chat_template(path: Path | None) -> ChatTemplate:
@@ -44,9 +60,16 @@ def load_chat_template(path: Path | None) -> ChatTemplate:
         return ChatTemplate()
     try:
         text = path.read_text(encoding="utf-8-sig")
-        return _colossalchat(json.loads(text)) if path.suffix == ".json" else ChatTemplate(text)
+        found = _colossalchat(json.loads(text)) if path.suffix == ".json" else ChatTemplate(text)
     except (OSError, ValueError) as error:
         raise ValueError(f"learner.chat_template {path} cannot be used: {error}") from error
+    if found.tags and found.tags != _COMMON_TAGS:
+        log.warning(
+            "response_format_tags of %s are read by nobody here: the reward service looks for those of "
+            "reward.tags, so write them there",
+            path,
+        )
+    return found
 
 
 def _colossalchat(content: Any) -> ChatTemplate:
@@ -81,6 +104,32 @@ FIELDS: dict[str, type] = {
     "end_of_assistant": str,
     "response_format_tags": dict,
 }
+
+
+def check_arguments(template: Any, arguments: Collection[str]) -> None:
+    """Make sure that the template, or one of several by name, knows the arguments it is to be given.
+
+    Raises:
+    ValueError: it does not, so they would change nothing.
+    """
+    unknown = [name for name in arguments if not re.search(rf"\b{re.escape(name)}\b", str(template))]
+    if unknown:
+        raise ValueError(
+            f"learner.chat_template_arguments has {unknown[0]!r}, which the chat template does not know: "
+            "correct it or leave it out"
+        )
+
+
+_COMMON_TAGS: dict[str, Any] = {
+    name: {"text": text, "num_occur": 1}
+    for name, text in {
+        "think_start": "<think>",
+        "think_end": "</think>",
+        "answer_start": "<answer>",
+        "answer_end": "</answer>",
+    }.items()
+}
+"""What the templates that ColossalChat ships with name, and the reward service looks for by itself."""
 
 
 def _jinja(text: str | None) -> str | None:

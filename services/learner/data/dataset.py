@@ -3,6 +3,8 @@
 import difflib
 import json
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from jinja2 import TemplateError
@@ -14,6 +16,10 @@ from services.learner.data.sources import read_rows
 from shared.experience import Int32Array
 
 log = logging.getLogger("rollstream.data")
+
+
+TemplateArguments = Mapping[str, Any]
+NOTHING_MORE: TemplateArguments = MappingProxyType({})
 
 
 class Tokenizer(Protocol):
@@ -44,7 +50,9 @@ def load_datasets(
     """Training and held-out datasets, in the order of the config."""
 
     def load(part: DatasetConfig) -> Dataset:
-        dataset = load_dataset(part, tokenizer, config.max_prompt_tokens, system_message)
+        dataset = load_dataset(
+            part, tokenizer, config.max_prompt_tokens, system_message, config.chat_template_arguments
+        )
         log.info("%s: %d prompts, %d left out as too long", part.name, len(dataset.rows), dataset.too_long)
         return dataset
 
@@ -52,12 +60,17 @@ def load_datasets(
 
 
 def load_dataset(
-    config: DatasetConfig, tokenizer: Tokenizer, max_prompt_tokens: int, system_message: str | None = None
+    config: DatasetConfig,
+    tokenizer: Tokenizer,
+    max_prompt_tokens: int,
+    system_message: str | None = None,
+    arguments: TemplateArguments = NOTHING_MORE,
 ) -> Dataset:
     """Read, render and tokenise all rows.
 
     Args:
         system_message: for conversations that have none of their own.
+        arguments: what else the chat template is told.
 
     Raises:
     ValueError: a source that cannot be read, a broken row (with its line), or no row within the length limit.
@@ -66,7 +79,7 @@ def load_dataset(
     for where, row in read_rows(config):
         try:
             parsed = parse(row, config, system_message)
-            text, ids = _tokens(parsed, tokenizer)
+            text, ids = _tokens(parsed, tokenizer, arguments)
         except (ValueError, TypeError, TemplateError) as error:
             raise ValueError(f"{config.place}, {where}: {error}") from error
         if len(ids) <= max_prompt_tokens:
@@ -162,12 +175,12 @@ def _text(truth: Any) -> str | None:
     return json.dumps(truth) if isinstance(truth, list | dict) else None if truth is None else str(truth)
 
 
-def _tokens(parsed: Parsed, tokenizer: Tokenizer) -> tuple[str, list[int]]:
+def _tokens(parsed: Parsed, tokenizer: Tokenizer, arguments: TemplateArguments) -> tuple[str, list[int]]:
     """The prompt as text and token ids. A chat template writes special tokens; plain text is given them."""
     if isinstance(parsed.prompt, str):
         text, ids = parsed.prompt, tokenizer.encode(parsed.prompt)
     else:
-        text = render(parsed.prompt, tokenizer, parsed.tools)
+        text = render(parsed.prompt, tokenizer, parsed.tools, arguments)
         ids = tokenizer.encode(text, add_special_tokens=False)
     if not ids:
         raise ValueError("the prompt is empty; a completion needs at least one token to go on from")
@@ -175,14 +188,18 @@ def _tokens(parsed: Parsed, tokenizer: Tokenizer) -> tuple[str, list[int]]:
 
 
 def render(
-    messages: list[Message], tokenizer: Tokenizer, tools: list[Any] | None, generation_prompt: bool = True
+    messages: list[Message],
+    tokenizer: Tokenizer,
+    tools: list[Any] | None,
+    arguments: TemplateArguments,
+    generation_prompt: bool = True,
 ) -> str:
     """The conversation as the model reads it, up to where the assistant is to begin."""
     if not tokenizer.chat_template:
         raise ValueError(
             "the tokenizer has no chat template: set learner.chat_template, or plain = true for text prompts"
         )
-    more = {"tools": tools} if tools else {}
+    more = {**arguments, "tools": tools} if tools else arguments
     return str(
         tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=generation_prompt, **more

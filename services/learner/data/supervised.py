@@ -8,7 +8,7 @@ from jinja2 import TemplateError
 
 from services.learner.config.data import DatasetConfig
 from services.learner.data import dataset
-from services.learner.data.dataset import format_of, parse, render
+from services.learner.data.dataset import NOTHING_MORE, TemplateArguments, format_of, parse, render
 from services.learner.data.formats import Message
 from services.learner.data.prompts import shuffled
 from services.learner.data.sources import read_rows
@@ -30,11 +30,16 @@ class PtxRow(NamedTuple):
 
 
 def load_ptx(
-    config: DatasetConfig, tokenizer: Tokenizer, max_tokens: int, system_message: str | None = None
+    config: DatasetConfig,
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    system_message: str | None = None,
+    arguments: TemplateArguments = NOTHING_MORE,
 ) -> list[PtxRow]:
     """Conversations with answers, in any row format that has them, or rows with a plain `text`.
 
-    Rows longer than `max_tokens` are left out, and their number is logged.
+    The chat template is told the `arguments`, as it is for prompts. Rows longer than `max_tokens` are left
+    out, and their number is logged.
 
     Raises:
     ValueError: a source that cannot be read, a row without an answer (with its line), or no row short enough.
@@ -42,7 +47,7 @@ def load_ptx(
     rows = []
     for where, row in read_rows(config):
         try:
-            rows.append(_tokens(row, config, tokenizer, system_message))
+            rows.append(_tokens(row, config, tokenizer, system_message, arguments))
         except (ValueError, TypeError, TemplateError) as error:
             raise ValueError(f"{config.place}, {where}: {error}") from error
     short = [row for row in rows if len(row.token_ids) <= max_tokens]
@@ -68,7 +73,13 @@ def _pass(count: int, seed: int, number: int) -> list[int]:
     return shuffled(count, f"{seed}/ptx/{number}")
 
 
-def _tokens(row: Any, config: DatasetConfig, tokenizer: Tokenizer, system_message: str | None) -> PtxRow:
+def _tokens(
+    row: Any,
+    config: DatasetConfig,
+    tokenizer: Tokenizer,
+    system_message: str | None,
+    arguments: TemplateArguments,
+) -> PtxRow:
     if isinstance(row, dict) and isinstance(row.get("text"), str) and format_of(row, config) is None:
         return _plain(row["text"], tokenizer)
     parsed = parse(row, config, system_message)
@@ -78,7 +89,7 @@ def _tokens(row: Any, config: DatasetConfig, tokenizer: Tokenizer, system_messag
         prompt = tokenizer.encode(parsed.prompt)
         answer = _ended(tokenizer.encode(parsed.answer["content"], add_special_tokens=False), tokenizer)
         return PtxRow(Int32Array(prompt + answer), [False] * len(prompt) + [True] * len(answer))
-    return _conversation([*parsed.prompt, parsed.answer], parsed.tools, tokenizer)
+    return _conversation([*parsed.prompt, parsed.answer], parsed.tools, tokenizer, arguments)
 
 
 def _plain(text: str, tokenizer: Tokenizer) -> PtxRow:
@@ -91,14 +102,16 @@ def _ended(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     return ids if end is None or ids[-1:] == [end] else [*ids, end]
 
 
-def _conversation(messages: list[Message], tools: list[Any] | None, tokenizer: Tokenizer) -> PtxRow:
+def _conversation(
+    messages: list[Message], tools: list[Any] | None, tokenizer: Tokenizer, arguments: TemplateArguments
+) -> PtxRow:
     """The rendered conversation, taught where the assistant speaks.
 
     What an assistant message adds to the rendering of those before it is what the policy would have to say.
     Each such part is tokenised by itself, as completions are when they are sampled. A template may render an
     earlier turn otherwise once later ones follow (Qwen3 drops its thoughts); such a turn is context only.
     """
-    whole = render(messages, tokenizer, tools, generation_prompt=False)
+    whole = render(messages, tokenizer, tools, arguments, generation_prompt=False)
     ids: list[int] = []
     mask: list[bool] = []
 
@@ -111,8 +124,8 @@ def _conversation(messages: list[Message], tools: list[Any] | None, tokenizer: T
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before = render(messages[:number], tokenizer, tools)
-        after = render(messages[: number + 1], tokenizer, tools, generation_prompt=False)
+        before = render(messages[:number], tokenizer, tools, arguments)
+        after = render(messages[: number + 1], tokenizer, tools, arguments, generation_prompt=False)
         if after.startswith(before) and whole.startswith(after):
             add(whole[done : len(before)], taught=False)
             add(whole[len(before) : len(after)], taught=True)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from examples.arithmetic.tokenizer import CHAT_TEMPLATE, build_tokenizer
-from services.learner.config.data import DatasetConfig
+from services.learner.config.data import DataConfig, DatasetConfig
 from services.learner.config.generation import GenerationConfig
-from services.learner.data.chat_template import ChatTemplate, load_chat_template
-from services.learner.data.dataset import load_dataset
+from services.learner.data.chat_template import ChatTemplate, check_arguments, load_chat_template
+from services.learner.data.dataset import load_dataset, load_datasets
 from tests.learner.data.letters import chat, write
 
 JINJA = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant]"
@@ -75,6 +75,60 @@ def test_its_stops_hold_unless_the_config_names_some(tmp_path: Path) -> None:
     assert (sampling.stop, sampling.stop_token_ids) == (("<|im_end|>",), ((5, 7),))
     for own in (GenerationConfig(stop="."), GenerationConfig(stop_token_ids=0)):
         assert template.stopping(own) is own
+
+
+@pytest.mark.parametrize(
+    ("stop_ids", "message"),
+    [
+        ([[5], [-7]], "stop_token_ids has -7"),
+        ([5] * 9, "a sequence of 9 tokens, more than max_new_tokens = 8"),
+    ],
+)
+def test_its_stops_are_held_to_what_the_config_may_say(
+    tmp_path: Path, stop_ids: list[Any], message: str
+) -> None:
+    template = load_chat_template(save(tmp_path, {"stop_ids": stop_ids}))
+    with pytest.raises(ValueError, match=f"the stops of learner.chat_template: .*{message}"):
+        template.stopping(GenerationConfig(max_new_tokens=8))
+
+
+@pytest.mark.parametrize("text", ["<think>", "<thought>"])
+def test_tags_that_the_reward_service_would_not_look_for_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    texts = {"think_start": text, "think_end": "</think>"}
+    texts |= {"answer_start": "<answer>", "answer_end": "</answer>"}
+    tags = {name: {"text": text, "num_occur": 1} for name, text in texts.items()}
+    load_chat_template(save(tmp_path, {"response_format_tags": tags}))
+    assert ("reward.tags, so write them there" in caplog.text) == (text == "<thought>")
+
+
+def test_an_argument_reaches_the_template(tmp_path: Path) -> None:
+    """As Qwen3's does: without thinking the assistant begins behind an empty thought."""
+    tokenizer = build_tokenizer(64)
+    tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}[assistant] {% endif %}"
+        "{% if enable_thinking is false %}(no thought) {% endif %}"
+    )
+    rows = write(tmp_path / "p.jsonl", chat("2+2?"))
+    config = DataConfig.model_validate(
+        {"prompts": rows, "chat_template_arguments": {"enable_thinking": False}}
+    )
+    ((training,), _) = load_datasets(config, tokenizer, None)
+    assert training.rows[0].text == "[user] 2+2?\n[assistant] (no thought) "
+    ((training,), _) = load_datasets(DataConfig.model_validate({"prompts": rows}), tokenizer, None)
+    assert training.rows[0].text == "[user] 2+2?\n[assistant] "
+
+
+def test_an_argument_that_the_template_does_not_know_is_refused() -> None:
+    template = "{% if enable_thinking is false %}<think></think>{% endif %}"
+    check_arguments(template, {"enable_thinking": False})
+    for other in ("enable_thinkin", "thinking"):
+        with pytest.raises(ValueError, match=f"chat_template_arguments has '{other}', which the chat"):
+            check_arguments(template, {other: False})
+    with pytest.raises(ValueError, match="'tools' is given by each row"):
+        DataConfig.model_validate({"prompts": "p.jsonl", "chat_template_arguments": {"tools": "x"}})
 
 
 def test_prompts_are_rendered_by_a_template_put_into_the_tokenizer(tmp_path: Path) -> None:

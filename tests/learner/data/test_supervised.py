@@ -106,6 +106,16 @@ def test_a_template_that_renders_an_answer_apart_from_its_prompt_is_refused(tmp_
         load(write(tmp_path / "p.jsonl", ANSWERED), tokenizer=Reversed())
 
 
+def test_an_argument_reaches_the_template(tmp_path: Path) -> None:
+    class Thinking(Letters):
+        def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:
+            return kwargs["effort"] + ":" + super().apply_chat_template(conversation, **kwargs)
+
+    config = DatasetConfig(path=write(tmp_path / "p.jsonl", ANSWERED))
+    (row,) = load_ptx(config, Thinking(), 200, None, {"effort": "low"})
+    assert shown(row) == "low:<user>2+2?.<assistant>[4.]"
+
+
 @given(count=st.integers(1, 20), size=st.integers(1, 30), seed=st.integers(0, 9))
 def test_the_steps_walk_through_all_rows_before_any_comes_again(count: int, size: int, seed: int) -> None:
     taken = [index for step in range(6) for index in sample(count, size, seed, step)]
