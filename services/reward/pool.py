@@ -41,6 +41,8 @@ class Batch:
         self.function = function
         self.items = items
         self.deadline_seconds = deadline_seconds
+        self.untaken = deque(range(len(items)))
+        """Positions of the items that no process has been given."""
         self._outcomes: list[Outcome | None] = [None] * len(items)
         self._missing = len(items)
         self._changed = threading.Condition()
@@ -68,7 +70,8 @@ class Pool:
         self._config = config
         self._nursery = Nursery(config.memory_mb, config.network == "required")
         self._stock = Stock(self._nursery, min(READY_PROCESSES, config.spare_workers))
-        self._queue: deque[tuple[Batch, int]] = deque()
+        self._queue: deque[Batch] = deque()
+        """Those with untaken items. Each gives one in its turn: no caller waits behind all of another's."""
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._active = 0
@@ -104,7 +107,7 @@ class Pool:
         with self._changed:
             if self._closed:
                 return [Failure("error", "was asked of a service that is stopping")] * len(items)
-            self._queue.extend((batch, position) for position in range(len(items)))
+            self._queue.append(batch)
             self._add_threads()
             self._changed.notify(len(items))
         return batch.wait()
@@ -118,8 +121,9 @@ class Pool:
         self._stock.close()
         for thread in self._threads:
             thread.join()
-        for batch, position in self._queue:
-            batch.set(position, Failure("error", "was waiting when the service stopped"))
+        for batch in self._queue:
+            for position in batch.untaken:
+                batch.set(position, Failure("error", "was waiting when the service stopped"))
         self._queue.clear()
 
     @property
@@ -141,7 +145,7 @@ class Pool:
     def _add_threads(self) -> None:
         """As many as there is work for, within the limits; the slow ones do not count as workers."""
         most = self._config.workers + self._config.spare_workers
-        wanted = len(self._queue) - self._idle
+        wanted = sum(len(batch.untaken) for batch in self._queue) - self._idle
         while wanted > 0 and self._active - self._slow < self._config.workers and self._active < most:
             thread = threading.Thread(target=self._serve, daemon=True)
             try:
@@ -173,7 +177,11 @@ class Pool:
                 self._active -= 1
                 self._changed.notify()  # it may have been woken for an item
                 return None
-            return self._queue.popleft()
+            batch = self._queue.popleft()
+            position = batch.untaken.popleft()
+            if batch.untaken:
+                self._queue.append(batch)
+            return batch, position
 
     def _settle(self, process: WorkerProcess | None, batch: Batch, position: int) -> WorkerProcess | None:
         """Set one item's outcome, whatever happens; the process if it can go on."""
