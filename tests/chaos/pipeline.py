@@ -36,6 +36,7 @@ class Pipeline:
         folder: Path,
         workspace: Path,
         rollouts: int = 1,
+        rewards: int = 1,
         vllm: bool = False,
         strikes: Mapping[str, Sequence[Strike]] | None = None,
         proxied: Sequence[str] = (),
@@ -45,6 +46,7 @@ class Pipeline:
         """
         Args:
             rollouts: how many rollout servers; they are named rollout0 and so on.
+            rewards: how many reward replicas; the first is named reward, and the others reward1 and so on.
             vllm: whether they are the product's own, and not with an engine that is small and quick.
             strikes: what each process of a name suffers, one after the other.
             proxied: names of those who reach Redis through a proxy in `links`; "weights" for the learner
@@ -66,7 +68,8 @@ class Pipeline:
         self._workspace = workspace
         self._token = secrets.token_hex(16)
         self._processes: dict[str, Process] = {}
-        self._services = ("reward", *(f"rollout{number}" for number in range(rollouts)))
+        self._services = [f"reward{number or ''}" for number in range(rewards)]
+        self._services += [f"rollout{number}" for number in range(rollouts)]
         self.redis = RedisServer(folder)
         self.client = connect(self.redis.url, timeout=2.0)
         self.streams = Streams(self.client, RUN)

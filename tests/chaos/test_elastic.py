@@ -1,4 +1,4 @@
-"""Rollout servers that come, hang, go wrong and go during a run: nothing is lost, nobody waits for them."""
+"""Servers and replicas that come, hang, go wrong and go in a run: nothing is lost, nobody waits for them."""
 
 import re
 import signal
@@ -11,8 +11,10 @@ from safetensors.torch import load_file
 
 from shared.weights import WeightStatus
 from tests.chaos.audit import audit
+from tests.chaos.conftest import Begin
 from tests.chaos.engine import TOKEN_SECONDS
 from tests.chaos.pipeline import Pipeline
+from tests.chaos.workspace import SCORE_SECONDS
 from tests.conftest import free_port
 from tests.rollout.server import make_update
 
@@ -20,12 +22,13 @@ ENDLESS = 10_000
 OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
 
 
-def ids(pipeline: Pipeline) -> set[str]:
-    return {worker["id"] for worker in pipeline.workers("rollout")}
+def ids(pipeline: Pipeline, service: str = "rollout") -> set[str]:
+    return {worker["id"] for worker in pipeline.workers(service)}
 
 
 def id_of(pipeline: Pipeline, name: str) -> str:
-    (found,) = [w["id"] for w in pipeline.workers("rollout") if w["pid"] == pipeline.process(name).pid]
+    service = name.rstrip("0123456789")
+    (found,) = [w["id"] for w in pipeline.workers(service) if w["pid"] == pipeline.process(name).pid]
     return str(found)
 
 
@@ -34,8 +37,15 @@ def url_of(pipeline: Pipeline, name: str) -> str:
     return str(found)
 
 
-def delivered(pipeline: Pipeline) -> dict[str, int]:
-    return {worker["id"]: worker["groups_delivered"] for worker in pipeline.workers("rollout")}
+def delivered(pipeline: Pipeline, service: str = "rollout") -> dict[str, int]:
+    return {worker["id"]: worker["groups_delivered"] for worker in pipeline.workers(service)}
+
+
+def everyone_works(pipeline: Pipeline, service: str, count: int) -> None:
+    """Wait for so many processes of a service, and for each of them to have delivered something."""
+    pipeline.wait(lambda: len(ids(pipeline, service)) == count, f"{count} {service} processes")
+    everyone = ids(pipeline, service)
+    pipeline.wait(lambda: all(delivered(pipeline, service).get(id, 0) > 0 for id in everyone), "work for all")
 
 
 def retire(pipeline: Pipeline, name: str, how: signal.Signals) -> int:
@@ -70,11 +80,7 @@ def test_rolling_from_one_to_four_to_two_servers_loses_nothing(workspace: Path, 
         # 1 -> 4: newcomers get the current weights, and answer prompts.
         for name in ("rollout1", "rollout2", "rollout3"):
             pipeline.start(name)
-        pipeline.wait(lambda: len(ids(pipeline)) == 4, "three more servers")
-        joined = time.monotonic()
-        everyone = ids(pipeline)
-        pipeline.wait(lambda: all(delivered(pipeline).get(id, 0) > 0 for id in everyone), "work for all")
-        assert time.monotonic() - joined < 20
+        everyone_works(pipeline, "rollout", 4)
 
         # One is made to serve something else as the current version: it is noticed and put right.
         wrong = url_of(pipeline, "rollout1")
@@ -116,3 +122,22 @@ def test_rolling_from_one_to_four_to_two_servers_loses_nothing(workspace: Path, 
         assert pipeline.deaths == [("learner", -signal.SIGKILL)], "no server died of what was done to another"
     shown = {f.name for f in text_string_to_metric_families(page) if f.name.startswith("rollstream_")}
     assert shown == set(re.findall(r"`(rollstream_learner_\w+)`", OPERATIONS.read_text()))
+
+
+def test_rolling_from_one_to_three_to_one_reward_replicas_loses_nothing(begin: Begin) -> None:
+    slowly = {f"reward{number or ''}": {SCORE_SECONDS: "0.05"} for number in range(3)}
+    pipeline = begin(variables=slowly, steps=ENDLESS, max_staleness=1, checkpoint_every=10)
+    pipeline.wait_for_step(1)
+    for name in ("reward1", "reward2"):
+        pipeline.start(name)
+    everyone_works(pipeline, "reward", 3)
+    leaver, victim = id_of(pipeline, "reward1"), id_of(pipeline, "reward2")
+    pipeline.wait(lambda: pipeline.streams.pending("rollouts", leaver), "groups in hand")
+    assert retire(pipeline, "reward1", signal.SIGTERM) == 0
+    assert not pipeline.streams.pending("rollouts", leaver), "it handed its groups back"
+    pipeline.wait(lambda: pipeline.streams.pending("rollouts", victim), "groups in hand")
+    assert retire(pipeline, "reward2", signal.SIGKILL) == -signal.SIGKILL
+    steps = end_soon(pipeline)
+    pipeline.finish()
+    assert audit(pipeline, steps) == {}
+    assert pipeline.deaths == [("learner", -signal.SIGKILL)]

@@ -12,9 +12,19 @@ from examples.arithmetic.tokenizer import build_tokenizer
 
 PROMPTS = 64
 
+SCORE_SECONDS = "CHAOS_SCORE_SECONDS"
+"""Environment variable: how long the scorer takes, so that there is a time to strike."""
+
 SCORER = '''
+import os
+import time
+
+SECONDS = float(os.environ.get("CHAOS_SCORE_SECONDS", 0))
+
+
 def score(item, parameters):
     """Some reward that depends on every character, so that a changed completion changes the weights."""
+    time.sleep(SECONDS)
     response = item.response
     return (sum(map(ord, response)) % 97) / 97 - len(response) / 50
 '''
