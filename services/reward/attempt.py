@@ -19,6 +19,8 @@ class Attempt:
     """The entry decoded; None before the first attempt."""
     results: list[ScoreResult | None] = dataclasses.field(default_factory=list)
     """Per completion. What an attempt could score, the next one does not score again."""
+    kept: dict[int, ScoreResult] = dataclasses.field(default_factory=dict)
+    """By completion, the scores that are in Redis, from this worker's attempts or another's."""
     malformed: str = ""
     """Why the entry cannot be decoded."""
     taken: float = dataclasses.field(default_factory=time.monotonic)

@@ -13,6 +13,7 @@ import redis
 from services.reward.attempt import Attempt, score_item
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
+from services.reward.kept import Kept
 from services.reward.metrics import Metrics
 from shared.causes import CauseKind
 from shared.codec import MalformedEntry, decode_group, encode, intact_payload
@@ -51,7 +52,7 @@ class Worker:
     for other replicas.
 
     It keeps nothing that another replica could not do again: an entry leaves `rollouts` in the same step that
-    puts it on the next stream.
+    puts it on the next stream, and the scores of a group that needs another attempt are in Redis.
     """
 
     def __init__(
@@ -82,6 +83,9 @@ class Worker:
         self._heartbeat = Heartbeat(streams, "reward", self.id, lambda: {**facts(), **self._counts})
         self._retries: list[Attempt] = []
         self._scored: list[Move] = []
+        self._kept = Kept(streams, config)
+        self._kept_of: list[Entry] = []
+        """Entries that go on, whose scores need not be kept any more."""
         self._next_claim = 0.0
         self._stopping = threading.Event()
 
@@ -127,7 +131,8 @@ class Worker:
                 self._stopping.wait(TURN_SECONDS)
             return due
         block_ms = 1 if due or self._scoring else 20 if self._retries else BLOCK_MS
-        return due + [Attempt(entry) for entry in self._insist(lambda: self._read(free, block_ms))]
+        entries = self._insist(lambda: self._read(free, block_ms))
+        return due + self._insist(lambda: self._kept.recall(entries))
 
     def _claim(self) -> None:
         if not self._heartbeat.is_steady:
@@ -154,7 +159,7 @@ class Worker:
             except MalformedEntry as error:
                 attempt.malformed = str(error)
                 return
-            attempt.results = [None] * len(attempt.group.completions)
+            attempt.results = [attempt.kept.get(number) for number in range(len(attempt.group.completions))]
         missing = [number for number, result in enumerate(attempt.results) if result is None]
         items = [score_item(attempt.group.prompt, attempt.group.completions[number]) for number in missing]
         for number, result in zip(missing, self._core.score(items), strict=True):
@@ -171,6 +176,8 @@ class Worker:
         again = [number for number, result in failures.items() if result.status != "invalid"]
         if again:
             self._metrics.failed_attempts.labels(KIND_OF_STATUS[failures[again[0]].status]).inc()
+            attempt.kept = {n: result for n, result in enumerate(results) if n not in failures}
+            self._insist(lambda: self._kept.keep(attempt))
         if not again or attempt.number >= self._config.max_attempts:
             return self._conclude(attempt, attempt.group, results, failures)
         missing = f"{len(again)} of {len(results)} completions not scored"
@@ -195,7 +202,7 @@ class Worker:
             completion.reward, completion.components = result.reward, result.components
             completion.step_rewards = result.step_rewards or []
         if failures:
-            group.failed = causes
+            group.failed += causes
             group.completions = [c for number, c in enumerate(group.completions) if number not in failures]
             log.warning("id=%s goes on without %s", group.prompt.id, "; ".join(causes))
         self._forward(attempt, group)
@@ -204,6 +211,8 @@ class Worker:
         entry, seconds = attempt.entry, f"{time.monotonic() - attempt.taken:.3f}"
         facts = {"reward_worker": self.id, "reward_seconds": seconds, "reward_attempts": attempt.number}
         self._scored.append((entry, group.fields() | facts, encode(group)))
+        if attempt.kept:
+            self._kept_of.append(entry)
 
     def _hand_on(self) -> None:
         """Forward what was scored since the last time."""
@@ -215,6 +224,8 @@ class Worker:
             self._metrics.groups.labels("dropped").inc(len(moved) - sum(moved))
             for entry, _, _ in part:
                 self._reader.done(entry)
+        kept, self._kept_of = self._kept_of, []
+        self._insist(lambda: self._kept.forget(kept))
 
     def _forward_part(self, part: list[Move]) -> list[bool]:
         return self._streams.forward_all(part, "rollouts", "experiences")

@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES, Row
 from services.reward.worker import Worker
 from shared.reader import Reader
+from shared.scoring import ScoreItem
 from shared.stream import Streams, connect
 from shared.workers import Heartbeat, list_workers
 from tests.conftest import RedisServer
 from tests.reward.conftest import Start, wait_for
 from tests.reward.groups import RIGHT, WRONG, deliver, make_group
+from tests.reward.test_kept import keys
 from tests.reward.test_worker import experiences, length
 
 
@@ -83,6 +86,34 @@ def test_a_worker_that_stops_hands_back_what_it_has_not_finished(
     start(streams)
     wait_for(lambda: length(streams, "experiences") == 3, "another replica's taking them")
     assert not any("reward_deliveries" in entry.fields for entry in streams.tail("experiences", 3))
+
+
+def test_what_a_worker_could_score_before_it_stopped_is_not_scored_again(
+    streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    mended = threading.Event()
+
+    def picky(item: ScoreItem, config: RuleConfig) -> float:
+        asked.append(item.response)
+        if item.response == "c" and not mended.is_set():
+            raise RuntimeError("not yet")
+        return 0.5
+
+    monkeypatch.setitem(RULES, "picky", Row(picky))
+    deliver(streams, make_group("g1", ["a", "b", "c"]))
+    worker = start(streams, "picky", max_attempts=100)
+    wait_for(lambda: asked.count("c") == 3, "the third attempt")
+    worker.stop()
+    wait_for(lambda: worker.outage == "stopped", "the worker's end")
+    assert len(keys(streams)) == 1
+    asked.clear()
+    mended.set()
+    start(streams, "picky")
+    wait_for(lambda: length(streams, "experiences") == 1, "the experience")
+    assert asked == ["c"]
+    assert [completion.reward for completion in experiences(streams)[0].completions] == [0.5] * 3
+    wait_for(lambda: not keys(streams), "the end of what was kept")
 
 
 def test_groups_of_a_dead_replica_are_taken_over_and_what_its_ghost_delivered_is_dropped(
