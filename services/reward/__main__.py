@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from services.reward.config import TOKEN_VARIABLE, RewardSettings
+from services.reward.config import TOKEN_VARIABLE, WATCH_TOKEN_VARIABLE, RewardSettings
 from shared.auth import token_from_environment
 from shared.config import fail, parse_command_line
 
@@ -39,7 +39,10 @@ def serve(settings: RewardSettings) -> None:
 
     config = settings.reward
     log = set_up_logging("reward")
-    token = token_from_environment(TOKEN_VARIABLE) if os.environ.get(TOKEN_VARIABLE) else None
+    token, watch_token = (
+        token_from_environment(variable) if os.environ.get(variable) else None
+        for variable in (TOKEN_VARIABLE, WATCH_TOKEN_VARIABLE)
+    )
     listener = bind(config.host, config.port, token)
     url = address(listener)
     client = connect(settings.redis.url)
@@ -51,7 +54,7 @@ def serve(settings: RewardSettings) -> None:
     worker = Worker(streams, core, config, metrics, lambda: {"url": url})
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(config, core, worker, streams, token, metrics),
+            create_app(config, core, worker, streams, token, metrics, watch_token),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=3,

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import Depends, FastAPI, Response
 
@@ -33,11 +34,16 @@ def create_app(
     streams: Streams,
     token: str | None,
     metrics: Metrics,
+    watch_token: str | None = None,
 ) -> FastAPI:
-    """The application. While it runs, `worker` runs in a thread; if that fails, the server stops."""
+    """The application. While it runs, `worker` runs in a thread; if that fails, the server stops.
+
+    Args:
+        token, watch_token: see `Door`.
+    """
     metrics.registry.register(QueueMetrics("reward", streams, ("rollouts", "experiences", "dead")))
     core.observe = metrics.time_scorer
-    door = Door(config, core, token, metrics)
+    door = Door(config, core, token, metrics, watch_token)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -48,17 +54,28 @@ def create_app(
         await asyncio.wait([running])
         door.close()
 
-    app = FastAPI(title="Rollstream reward service", lifespan=lifespan)
+    # FastAPI's own schema route would ask for no token, and its pages load scripts from elsewhere.
+    app = FastAPI(
+        title="Rollstream reward service", lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None
+    )
     routes = Routes(door)
     app.add_middleware(Shortcut, routes=routes.straight)
     app.add_middleware(Measured, metrics=metrics)  # around the other
     speak_in_problems(app)
     _add_open_routes(app, worker)
 
-    @app.get("/metrics", dependencies=[Depends(door.admit)], responses={401: ANSWERS[401], 429: ANSWERS[429]})
+    @app.get(
+        "/metrics",
+        dependencies=[Depends(door.admit_watcher)],
+        responses={401: ANSWERS[401], 429: ANSWERS[429]},
+    )
     def show_metrics() -> Response:
         """Prometheus' text format: requests, items by status, seconds, queues. Asks for the token."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/openapi.json", dependencies=[Depends(door.admit_watcher)], include_in_schema=False)
+    def show_schema() -> dict[str, Any]:
+        return app.openapi()
 
     add_native_routes(routes)
     for contract in CONTRACTS:

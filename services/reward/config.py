@@ -13,7 +13,9 @@ from services.reward.protocol import ScorerConfig
 from shared.config import Settings, Table
 
 TOKEN_VARIABLE = "ROLLSTREAM_REWARD_TOKEN"
-"""Environment variable of the bearer token that `/v1` asks for, when it is set."""
+"""Environment variable of the bearer token. Every route but `/health` and `/ready` asks for it, if it is set."""
+WATCH_TOKEN_VARIABLE = "ROLLSTREAM_REWARD_WATCH_TOKEN"
+"""Environment variable of a second token, for `GET /metrics`, `/v1/scorers` and `/openapi.json` only."""
 
 END_TOKENS = (
     "<|im_end|>",

@@ -39,10 +39,23 @@ FAILED = {"invalid": 422, "error": 503, "timeout": 504}
 class Door:
     """Lets requests in and has them answered in threads; one for all routes, so that its limits are too."""
 
-    def __init__(self, config: RewardConfig, core: ScoringCore, token: str | None, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: RewardConfig,
+        core: ScoringCore,
+        token: str | None,
+        metrics: Metrics,
+        watch_token: str | None = None,
+    ) -> None:
+        """
+        Args:
+            token: opens every route.
+            watch_token: opens the routes that show something, and none that scores.
+        """
         self.config = config
         self.core = core
-        self._token = token
+        self._to_score = [token] if token else []
+        self._to_watch = [one for one in (token, watch_token) if one]
         self._metrics = metrics
         self._rate = RateLimit(config.max_requests_per_second) if config.max_requests_per_second else None
         self._threads = ThreadPoolExecutor(config.request_threads, thread_name_prefix="door")
@@ -56,16 +69,27 @@ class Door:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def admit(self, request: Request) -> None:
-        """Raises:
+        """Let one in that wants items scored.
+
+        Raises:
         HTTPException: 429 or 401. The rate comes first, so that it also bounds guesses at the token.
         """
+        self._let_in(request, self._to_score)
+
+    async def admit_watcher(self, request: Request) -> None:
+        """Let one in that only looks; raises as `admit`."""
+        self._let_in(request, self._to_watch)
+
+    def _let_in(self, request: Request, tokens: Sequence[str]) -> None:
         if self._rate:
             seconds = self._rate.seconds_to_wait(request.client.host if request.client else "")
             if seconds:
                 limit = f"max_requests_per_second = {self.config.max_requests_per_second:g}"
                 raise refusal(429, f"more than {limit} from this address", headers=_retry_after(seconds))
-        if self._token and not is_allowed(request.headers.get("authorization"), self._token):
-            raise refusal(401, "bearer token missing or wrong", headers={"WWW-Authenticate": "Bearer"})
+        if tokens:
+            header = request.headers.get("authorization")
+            if not any(is_allowed(header, token) for token in tokens):
+                raise refusal(401, "bearer token missing or wrong", headers={"WWW-Authenticate": "Bearer"})
 
     async def serve(
         self,

@@ -21,7 +21,8 @@ class Routes:
 
     def __init__(self, door: Door) -> None:
         self.door = door
-        self.router = APIRouter(dependencies=[Depends(door.admit)])
+        # `post` asks `admit` itself; what is added otherwise only shows something.
+        self.router = APIRouter(dependencies=[Depends(door.admit_watcher)])
         self.straight: dict[str, Straight] = {}
         """By path, those that `post` added."""
         self._examples: dict[str, tuple[Any, Any]] = {}

@@ -17,13 +17,15 @@ from shared.stream import Streams
 
 
 @contextlib.contextmanager
-def application(streams: Streams, **reward: Any) -> Iterator[FastAPI]:
+def application(
+    streams: Streams, token: str | None = None, watch_token: str | None = None, **reward: Any
+) -> Iterator[FastAPI]:
     """An application whose stream worker does not run unless its lifespan does."""
     config = RewardConfig.model_validate(reward)
     core, metrics = ScoringCore(config), Metrics()
     try:
         worker = Worker(streams, core, config, metrics, dict)
-        yield create_app(config, core, worker, streams, None, metrics)
+        yield create_app(config, core, worker, streams, token, metrics, watch_token)
     finally:
         core.close()
 
