@@ -138,7 +138,8 @@ class Group(msgspec.Struct, kw_only=True):
     weights_digest: str
     """Digest of the weights that the last token was sampled under."""
     failed: list[str] = msgspec.field(default_factory=list)
-    """Why completions are missing: the cause of each that could not be scored. The others are trained on."""
+    """Why completions are missing: the cause of each that could not be generated or scored. The others are
+    trained on."""
     schema: int = SCHEMA
 
     def fields(self) -> dict[str, str | int | float]:

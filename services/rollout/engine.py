@@ -12,6 +12,15 @@ class PromptRefused(ValueError):
     """The engine can never answer this prompt: too long, unknown tokens, impossible sampling parameters."""
 
 
+class SomeFailed(RuntimeError):
+    """Some of a prompt's completions cannot be used: the cause of each, and the others."""
+
+    def __init__(self, causes: list[str], completions: list[Completion]) -> None:
+        super().__init__("; ".join(causes))
+        self.causes = causes
+        self.completions = completions
+
+
 class EngineDead(RuntimeError):
     """The engine has stopped for good; only a new process helps."""
 
@@ -66,6 +75,7 @@ class Engine(Protocol):
 
         Raises:
         PromptRefused: trying again is of no use.
+        SomeFailed: another try may bring all of them.
         EngineDead: as it says.
         """
         ...

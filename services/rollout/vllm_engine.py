@@ -5,6 +5,7 @@ import os
 import time
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from services.rollout.completions import all_completions, make_completion
 from services.rollout.config import RolloutConfig
 from services.rollout.engine import EngineDead, EngineLoad, ModelBroken, PromptRefused, UpdateFailed
 from services.rollout.salted_llm import SaltedLLM
 from services.rollout.sampling import sampling_parameters
-from services.rollout.stops import cut_spans, end_of_first_stop
+from services.rollout.stops import end_of_first_stop
 from services.rollout.vllm_stats import StepStats
-from shared.experience import Completion, Float32Array, Int32Array, Prompt, StopSequence, VersionSpan
+from shared.experience import Completion, Prompt, StopSequence, VersionSpan
 
 _GIB = 1 << 30
 _CPU_KV_CACHE_GIB = 1.0
@@ -84,11 +86,12 @@ class VllmEngine:
         """See `Engine.generate`."""
         sampling, id = prompt.sampling, f"{prompt.id}-{uuid.uuid4().hex[:8]}"
         stops = [stop for stop in sampling.stop_token_ids if len(stop) > 1]
+        outputs: Sequence[CompletionOutput | Exception]
         try:
             if stops:
                 # Watched and ended one by one; with the seeds that vLLM gives the completions of one request.
                 seeds = [None if sampling.seed is None else sampling.seed + i for i in range(prompt.n)]
-                outputs = await _all_or_none(
+                outputs = await _each(
                     self._generate_one(prompt, seed, stops, f"{id}-{i}") for i, seed in enumerate(seeds)
                 )
             else:
@@ -97,12 +100,13 @@ class VllmEngine:
                     sampling_parameters(sampling, prompt.n),
                 )
                 answers = [answer async for answer in self.llm.generate(tokens, parameters, id)]
-                outputs = sorted(answers[-1].outputs, key=lambda output: output.index)
+                drawn = sorted(answers[-1].outputs, key=lambda output: output.index)
+                outputs = drawn
         except (VLLMClientError, ValueError) as error:
             raise PromptRefused(str(error)) from error
         except EngineDeadError as error:
             raise EngineDead("the vLLM engine has died; its log says why") from error
-        return [self._completion(output, stops) for output in outputs]
+        return all_completions(outputs, lambda output: self._completion(output, stops))
 
     async def _generate_one(
         self, prompt: Prompt, seed: int | None, stops: Sequence[StopSequence], id: str
@@ -122,21 +126,12 @@ class VllmEngine:
 
     def _completion(self, output: CompletionOutput, stops: Sequence[StopSequence]) -> Completion:
         assert output.logprobs is not None and output.weight_versions is not None
-        end = end_of_first_stop(output.token_ids, stops) if stops else None
-        reason = "stop" if end else output.finish_reason
-        if reason not in ("stop", "length"):
-            raise RuntimeError(f"vLLM ended a completion with {reason!r}")
-        tokens = list(output.token_ids)[:end]
-        at_each: Any = output.logprobs[:end]  # one dictionary per token
-        logprobs = (at[token].logprob for at, token in zip(at_each, tokens, strict=True))
+        at_each: Any = output.logprobs  # one dictionary per token
+        tokens = list(output.token_ids)
+        logprobs = [at[token].logprob for at, token in zip(at_each, tokens, strict=True)]
         spans = [VersionSpan(int(span.version), span.end - span.start) for span in output.weight_versions]
-        return Completion(
-            token_ids=Int32Array(tokens),
-            logprobs=Float32Array(logprobs),
-            text=self._tokenizer.decode(tokens, skip_special_tokens=True),
-            finish_reason="stop" if reason == "stop" else "length",
-            version_spans=cut_spans(spans, len(tokens)),
-        )
+        decode = partial(self._tokenizer.decode, skip_special_tokens=True)
+        return make_completion(tokens, logprobs, spans, output.finish_reason, stops, decode)
 
     async def replace_weights(self, new: Sequence[Path], version: int, old: Sequence[Path]) -> None:
         """See `Engine.replace_weights`."""
@@ -192,9 +187,23 @@ class VllmEngine:
         self.llm.shutdown(timeout=_SHUTDOWN_SECONDS)
 
 
-async def _all_or_none(works: Iterable[Coroutine[Any, Any, CompletionOutput]]) -> list[CompletionOutput]:
-    """What all of them return, in order. The first failure ends the others, and is raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+async def _each(works: Iterable[Coroutine[Any, Any, CompletionOutput]]) -> list[CompletionOutput | Exception]:
+    """What each of them returns or fails with, in order. What none can be asked again ends the others.
+
+    Raises:
+    VLLMClientError, ValueError, EngineDeadError: as one of them did.
+    """
+    final = (VLLMClientError, ValueError, EngineDeadError)
+
+    async def outcome(work: Coroutine[Any, Any, CompletionOutput]) -> CompletionOutput | Exception:
+        try:
+            return await work
+        except final:
+            raise
+        except Exception as error:  # whatever else vLLM raises
+            return error
+
+    tasks = [asyncio.ensure_future(outcome(work)) for work in works]
     try:
         return await asyncio.gather(*tasks)
     finally:

@@ -6,13 +6,12 @@ An entry stays pending in Redis until its group is on the next stream, so a work
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import redis
 
 from services.rollout.concurrency import Concurrency
-from services.rollout.engine import Engine, EngineDead, PromptRefused
+from services.rollout.engine import Engine, EngineDead, PromptRefused, SomeFailed
 from services.rollout.metrics import RolloutMetrics
 from services.rollout.outbox import OUTAGE_SECONDS, Outbox
 from services.rollout.weight_store import WeightStore
@@ -222,33 +221,36 @@ class StreamWorker:
                 log.warning("id=%s was answered by weights that had diverged, handing it back", prompt.id)
                 await self._hand_back(entry)
             else:
-                completions, attempts = answer
+                group, attempts = answer
                 seconds = f"{time.monotonic() - taken:.3f}"
                 facts = {"rollout_seconds": seconds, "rollout_attempts": attempts}
-                await self._deliver(entry, prompt, completions, facts)
+                await self.outbox.deliver(entry, group, facts)
         self._reader.done(entry)
 
-    async def _generate(self, prompt: Prompt) -> tuple[list[Completion], int]:
-        """The completions, and how many attempts they took."""
+    async def _generate(self, prompt: Prompt) -> tuple[Group, int]:
+        """The group, and how many attempts it took. What also the last one did not bring is left out, but for
+        a held-out group, whose accuracy is that of all its completions."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 with self.metrics.generate_seconds.time():
-                    return await self._engine.generate(prompt), attempt
+                    return self._group(prompt, await self._engine.generate(prompt)), attempt
             except (PromptRefused, EngineDead):
                 raise
             except Exception as error:
                 log.warning("id=%s failed, attempt %d of %d: %r", prompt.id, attempt, ATTEMPTS, error)
                 if attempt == ATTEMPTS:
+                    if isinstance(error, SomeFailed) and error.completions and prompt.purpose == "train":
+                        log.warning("id=%s goes on without %s", prompt.id, error)
+                        return self._group(prompt, error.completions, error.causes), attempt
                     raise
         raise AssertionError("the last attempt returned or raised")
 
-    async def _deliver(
-        self, entry: Entry, prompt: Prompt, completions: list[Completion], facts: dict[str, Any]
-    ) -> None:
+    def _group(self, prompt: Prompt, completions: list[Completion], failed: Sequence[str] = ()) -> Group:
         last_version = max(span.version for completion in completions for span in completion.version_spans)
         digest = self._weights.digest(last_version)
-        group = Group(prompt=prompt, completions=completions, worker=self.id, weights_digest=digest)
-        await self.outbox.deliver(entry, group, facts)
+        return Group(
+            prompt=prompt, completions=completions, worker=self.id, weights_digest=digest, failed=list(failed)
+        )
 
     async def _hand_back(self, entry: Entry) -> None:
         async with self._reading:  # a read that still waits here would get the prompt at once

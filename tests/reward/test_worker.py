@@ -109,14 +109,17 @@ def test_a_completion_that_cannot_be_scored_is_left_out_with_its_cause_and_is_ne
     streams: Streams, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(RULES, "inverse", Row(inverse))
-    deliver(streams, make_group("partial", ["1", "0", "2"]))
+    partial = make_group("partial", ["1", "0", "2"])
+    partial.prompt = msgspec.structs.replace(partial.prompt, n=4)
+    partial.failed = ["completion 3 was not generated"]
+    deliver(streams, partial)
     start(streams, "inverse", max_attempts=2)
     wait_for(lambda: length(streams, "experiences"), "the experience")
     (group,) = experiences(streams)
     assert [(c.text, c.reward) for c in group.completions] == [("1", 1.0), ("2", 0.5)]
-    assert group.failed == [f"1: {INVERSE_FAILS}"]
+    assert group.failed == ["completion 3 was not generated", f"1: {INVERSE_FAILS}"]
     (entry,) = streams.tail("experiences", 10)
-    assert (entry.fields["failed"], entry.fields["reward_mean"]) == ("1", "0.75")
+    assert (entry.fields["failed"], entry.fields["reward_mean"]) == ("2", "0.75")
     assert entry.fields["reward_attempts"] == "2" and length(streams, "dead") == 0
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
 
 from services.rollout import worker
-from services.rollout.engine import EngineDead
+from services.rollout.engine import EngineDead, SomeFailed
 from services.rollout.worker import ATTEMPTS
 from shared.reader import Reader
 from shared.stream import Streams, connect
@@ -42,6 +44,32 @@ def test_a_request_that_always_fails_is_dead_lettered_with_its_cause(room: Room)
     (entry,) = streams.after("dead", "0")
     assert entry.id == prompt.id and "a fuse blew" in entry.fields["cause"]
     assert entry.fields["attempts"] == str(ATTEMPTS)
+
+
+@pytest.mark.parametrize("purpose", ["train", "eval"])
+def test_completions_that_fail_in_every_attempt_are_left_out_but_of_a_heldout_group(
+    room: Room, purpose: Literal["train", "eval"]
+) -> None:
+    prompt = msgspec.structs.replace(make_prompt([5], n=2), purpose=purpose)
+    streams = room.asker.streams
+
+    async def body() -> None:
+        await room.push(0)
+        (good, _) = await room.engine.generate(prompt)
+        room.engine.failures = [SomeFailed(["completion 1 went wrong"], [good])] * ATTEMPTS
+        room.asker.issue([prompt])
+        await until(lambda: room.asker.answered([prompt]) or streams.after("dead", "0"))
+
+    asyncio.run(with_worker(room, "one", body()))
+    assert room.engine.calls == 1 + ATTEMPTS
+    if purpose == "train":
+        (group,) = room.asker.answered([prompt])
+        assert (len(group.completions), group.failed) == (1, ["completion 1 went wrong"])
+        (entry,) = streams.after("rollouts", "0")
+        assert (entry.fields["failed"], entry.fields["rollout_attempts"]) == ("1", str(ATTEMPTS))
+    else:
+        (letter,) = streams.after("dead", "0")
+        assert "completion 1 went wrong" in letter.fields["cause"] and letter.fields["kind"] == "failed"
 
 
 def test_a_dead_engine_ends_the_worker_and_keeps_its_prompts(room: Room) -> None:
