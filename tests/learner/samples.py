@@ -166,12 +166,14 @@ def settings_for(path: Path, **learner: object) -> LearnerSettings:
     return LearnerSettings.model_validate({"model": {"path": path}, "learner": table})
 
 
-def train_for(models: ActorCritic, config: LearnerConfig, first: int, last: int) -> dict[str, float]:
-    """Updates `first` to `last` of a run, on batches of their own."""
+def train_for(
+    models: ActorCritic, config: LearnerConfig, first: int, last: int, age: int = 0
+) -> dict[str, float]:
+    """Updates `first` to `last` of a run, on batches of their own, `age` versions old."""
     metrics: dict[str, float] = {}
     for step in range(first, last):
         batch = collate(make_groups(4, 2, seed=step, version=step))
-        metrics = run_update(models, batch, config, step, seed=step)
+        metrics = run_update(models, batch, config, step + age, seed=step)
     return metrics
 
 

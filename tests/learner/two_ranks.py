@@ -59,8 +59,19 @@ BUILT: dict[str, dict[str, Any]] = {
         "reference_refresh_every": 1,
         **_STEPS,
     },
+    "sequences": {
+        "loss_mean": "sequence",
+        "ratio_level": "sequence",
+        "kl_in": "loss",
+        "kl_estimator": "k3",
+        "correction": {"weight": "sequence"},
+        "ratio_threshold": 1.05,  # holds the policy in the last step of the first update
+        "target_kl": 0.05,  # ends the second update before its last step
+        **_STEPS,
+    },
+    "loglinear": {"correction": {"proximal": "loglinear"}, **_STEPS},
 }
-"""Kinds of models, sharded block by block."""
+"""Kinds of models, sharded block by block, and of losses and thresholds on batches one version old."""
 SETTINGS = changed(epochs=2, minibatches=3, micro_batch_tokens=40, entropy_coef=0.01)
 GROUPS, COMPLETIONS = 5, 3  # five rows to a minibatch: one rank has a row less, and an idle micro-batch
 
@@ -91,27 +102,30 @@ def save_updated(folder: Path, name: str, world: World) -> None:
     world.barrier()
 
 
-def train_built(folder: Path, kind: str, world: World, resumed: Path | None, first: int) -> ActorCritic:
+def train_built(
+    folder: Path, kind: str, world: World, resumed: Path | None, first: int
+) -> tuple[ActorCritic, dict[str, float]]:
     """Models of a kind from a checkpoint or from the start, trained on from step `first` to 2."""
     settings = settings_for(folder / "tied", **BUILT[kind])
     models = build(settings, world, resumed, smallest_block=0)
+    metrics: dict[str, float] = {}
     for step in range(first, 2):
-        train_for(models, settings.learner, step, step + 1)
+        metrics = train_for(models, settings.learner, step, step + 1, age=1)
         models.refresh_reference()
         if first == 0 and step == 0:
             snapshot = Snapshot.take(models, with_reference=True)
             if world.is_main:
                 snapshot.write(folder / f"{kind}-after-one")
-    return models
+    return models, metrics
 
 
 def check_built(folder: Path, kind: str, world: World) -> None:
     """What two ranks publish is left for a comparison with one, and a resume ends in the same weights."""
-    models = train_built(folder, kind, world, None, 0)
+    models, _ = train_built(folder, kind, world, None, 0)
     assert len([m for m in models.policy.modules() if isinstance(m, FSDPModule)]) == 3
     published = policy_weights(models)
     world.barrier()
-    resumed = policy_weights(train_built(folder, kind, world, folder / f"{kind}-after-one", 1))
+    resumed = policy_weights(train_built(folder, kind, world, folder / f"{kind}-after-one", 1)[0])
     assert bool(published) == bool(resumed) == world.is_main
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in published.items())
     if world.is_main:
