@@ -104,9 +104,7 @@ def test_what_two_ranks_saved_loads_as_a_plain_model_and_critic(folder: Path, na
 
 
 @pytest.mark.parametrize("kind", two_ranks.BUILT)
-def test_one_rank_and_two_publish_the_same_policy_whatever_they_train(
-    folder: Path, kind: str
-) -> None:
+def test_one_rank_and_two_publish_the_same_policy_whatever_they_train(folder: Path, kind: str) -> None:
     """Adapters, a value head on the trunk, recomputed activations; losses by sequence, stale completions, and
     thresholds at which the ranks must agree."""
     theirs = load_file(folder / f"{kind}-published.safetensors")
