@@ -13,7 +13,7 @@ from services.reward.protocol import ScorerConfig
 from shared.config import Settings, Table
 
 TOKEN_VARIABLE = "ROLLSTREAM_REWARD_TOKEN"
-"""Environment variable of the bearer token. Every route but `/health` and `/ready` asks for it, if it is set."""
+"""Environment variable of the bearer token for every route but `/health` and `/ready`, where it is set."""
 WATCH_TOKEN_VARIABLE = "ROLLSTREAM_REWARD_WATCH_TOKEN"
 """Environment variable of a second token, for `GET /metrics`, `/v1/scorers` and `/openapi.json` only."""
 

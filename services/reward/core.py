@@ -16,6 +16,9 @@ from services.reward.protocol import Context, Failure, Outcome, Scorer, ScorerCo
 from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem, ScoreResult
 
+DEFAULT = "default:"
+"""Before a rule's name: the rule with its default parameters, also where that name is configured otherwise."""
+
 
 class ScoringCore:
     """Scores items with the configured scorers. Its methods may be called from any thread."""
@@ -173,15 +176,16 @@ class ScoringCore:
         self._threads.shutdown(wait=False)
 
     def _named(self, name: str) -> Scorer:
-        """A configured scorer, else the rule of that name with its default parameters."""
+        """A configured scorer, else the rule of that name with its default parameters; see also `DEFAULT`."""
         if name in self._scorers:
             return self._scorers[name]
         with self._building:
             if name not in self._on_request:
-                if name not in RULES or not RULES[name].on_request:
+                rule = name.removeprefix(DEFAULT)
+                if rule not in RULES or not RULES[rule].on_request:
                     known = [*self._scorers, *(rule for rule, row in RULES.items() if row.on_request)]
                     raise ValueError(f"unknown scorer {name!r}. {suggestion(name, known)}")
-                self._on_request[name] = self._build(name, parse_scorer(name, 1.0, self._config.tags))
+                self._on_request[name] = self._build(name, parse_scorer(rule, 1.0, self._config.tags))
             return self._on_request[name]
 
     def _build(self, name: str, table: ScorerConfig) -> Scorer:

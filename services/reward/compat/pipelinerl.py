@@ -6,17 +6,20 @@ Contract: ServiceNow/PipelineRL `pipelinerl/domains/math/verifier_api.py`, `veri
 The last `\\boxed{` to the end of the prediction is what is judged, by math-verify.
 """
 
+import re
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from services.reward.core import DEFAULT
 from services.reward.door import Door
 from services.reward.problems import refusal
 from services.reward.routes import Routes
 from shared.scoring import ScoreItem
 
-RULE = "math_verify"
+RULE = f"{DEFAULT}math_verify"
 BOX = "\\boxed{"
+_EMPTY = re.compile(r"\\boxed\{\s*\}")
 
 Status = Literal["correct", "wrong", "no_answer", "unparsable"]
 
@@ -46,7 +49,7 @@ def _judge(wanted: VerifyAnswer, door: Door) -> Status:
     if start < 0:
         return "no_answer"
     answer = wanted.prediction[start:]
-    if BOX + "}" in answer or len(answer) > wanted.max_prediction_length:
+    if _EMPTY.search(answer) or len(answer) > wanted.max_prediction_length:
         return "unparsable"
     door.need(RULE)
     item = ScoreItem(response=answer, ground_truth=wanted.gold)

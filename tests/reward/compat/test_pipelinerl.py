@@ -3,7 +3,10 @@
 import httpx
 import pytest
 
+from tests.conftest import RedisServer
+from tests.reward.compat.conftest import url_of
 from tests.reward.compat.wire import AIOHTTP, post
+from tests.reward.conftest import Launcher
 
 
 def verify_answer_rpc(url: str, prediction: str, gold: str, max_prediction_length: int = 1000) -> str:
@@ -31,11 +34,21 @@ def verify_answer_rpc(url: str, prediction: str, gold: str, max_prediction_lengt
         ("it is 18", "\\boxed{18}", "no_answer"),
         ("", "\\boxed{18}", "no_answer"),
         ("so \\boxed{}", "\\boxed{18}", "unparsable"),
+        ("so \\boxed{ \n}", "\\boxed{18}", "unparsable"),
         ("so \\boxed{18}" + " " * 1000, "\\boxed{18}", "unparsable"),
     ],
 )
 def test_the_status_is_the_contracts(gsm8k: str, prediction: str, gold: str, status: str) -> None:
     assert verify_answer_rpc(gsm8k, prediction, gold) == status
+
+
+def test_its_rule_is_its_own_whatever_is_configured_by_that_name(
+    launch: Launcher, redis_server: RedisServer
+) -> None:
+    service = launch("compat-tags", "--reward.scorers", '{ math_verify = { answer_in = "tags" } }')
+    url = url_of(service, "compat-tags", redis_server)
+    assert verify_answer_rpc(url, "so \\boxed{18}", "18") == "correct"
+    assert service.stop() == 0
 
 
 def test_an_answer_that_is_never_done_with_is_504_and_no_verdict(gsm8k: str) -> None:
