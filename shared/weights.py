@@ -53,6 +53,8 @@ class WeightManifest(_Message):
     replaces: str | None = None
     """Digest of what the server serves, if that is not what this learner published as that version. Only such
     an update may have a version that is not above the one served."""
+    tokenizer: str | None = None
+    """`vocabulary_digest` of the learner's model: a server by whose tokens other texts are meant refuses."""
     tensors: list[TensorInfo] = Field(min_length=1)
     parts: list[PartInfo] = Field(min_length=1)
 

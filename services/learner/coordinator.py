@@ -33,6 +33,7 @@ from shared.outage import insist_at_start
 from shared.queue_metrics import QueueMetrics
 from shared.stream import STREAMS, Streams, check_server, connect
 from shared.telemetry import JsonLines, keep_lines
+from shared.vocabulary import vocabulary_digest
 from shared.workers import Heartbeat
 
 log = logging.getLogger("rollstream.learner")
@@ -72,7 +73,9 @@ class Coordinator:
         # After a resume, what was in flight belongs to a policy that is gone; its prompts are issued again.
         forget = self.streams.forget_work if resume else self.streams.forget_run
         insist_at_start(lambda: forget(learner_epoch))
-        self.publisher = WeightPublisher(self.streams, token, learner_epoch, self._prometheus)
+        self.publisher = WeightPublisher(
+            self.streams, token, learner_epoch, self._prometheus, vocabulary_digest(settings.model.path)
+        )
         self.feed = Feed(
             self.streams,
             PromptSource(run.name, training, run.seed, config.completions_per_prompt, sampling),

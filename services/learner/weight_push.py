@@ -30,7 +30,9 @@ class PushRefused(PushFailed):
 class Update:
     """One version of the policy as it travels: a manifest and its safetensors parts."""
 
-    def __init__(self, tensors: dict[str, Tensor], version: int, learner_epoch: int) -> None:
+    def __init__(
+        self, tensors: dict[str, Tensor], version: int, learner_epoch: int, tokenizer: str | None = None
+    ) -> None:
         groups: list[dict[str, Tensor]] = [{}]
         filled = 0
         for name, tensor in tensors.items():
@@ -43,6 +45,7 @@ class Update:
         self.manifest = WeightManifest(
             version=version,
             learner_epoch=learner_epoch,
+            tokenizer=tokenizer,
             tensors=[
                 TensorInfo(name=name, dtype=_dtype(tensor), shape=list(tensor.shape), part=part)
                 for part, group in enumerate(groups)

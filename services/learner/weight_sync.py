@@ -35,7 +35,19 @@ _CLOSE_SECONDS = 12.0
 class WeightPublisher:
     """Keeps every live rollout server at the version published last."""
 
-    def __init__(self, streams: Streams, token: str, learner_epoch: int, metrics: LearnerMetrics) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        token: str,
+        learner_epoch: int,
+        metrics: LearnerMetrics,
+        tokenizer: str | None = None,
+    ) -> None:
+        """
+        Args:
+            tokenizer: `vocabulary_digest` of the model, if it has one.
+        """
+        self._tokenizer = tokenizer
         self._streams = streams
         self._learner_epoch = learner_epoch
         self._metrics = metrics
@@ -57,7 +69,7 @@ class WeightPublisher:
         """
         self.check()
         started = time.monotonic()
-        update = Update(tensors, version, self._learner_epoch)
+        update = Update(tensors, version, self._learner_epoch, self._tokenizer)
         with self._lock:
             self._update, self._pushes = update, {}
             self._fleet.published(update)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from shared.vocabulary import vocabulary_digest
 from shared.weights import WeightManifest
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -59,6 +60,8 @@ class ModelShape:
 
     def __init__(self, folder: Path) -> None:
         self.files = model_files(folder)
+        self._folder = folder
+        self._tokenizer = vocabulary_digest(folder)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self._shapes = {name: shape for name, (_, shape) in read_headers(self.files).items()}
         # A tied head is the embedding under a second name: an update may name it or not.
@@ -67,8 +70,13 @@ class ModelShape:
 
     def check(self, manifest: WeightManifest) -> None:
         """Raises:
-        BadUpdate: names or shapes differ from the model's, or a part is larger than its tensors.
+        BadUpdate: names, shapes or the meaning of token ids differ from the model's.
         """
+        if manifest.tokenizer and self._tokenizer not in (None, manifest.tokenizer):
+            raise BadUpdate(
+                f"the learner's tokenizer has other tokens than the one in {self._folder}: "
+                "give all services the same [model] path, or copies of one model"
+            )
         shapes = {tensor.name: tuple(tensor.shape) for tensor in manifest.tensors}
         missing = sorted(self._shapes.keys() - shapes.keys() - self._optional)
         unknown = sorted(shapes.keys() - self._shapes.keys() - self._optional)

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
 from shared.experience import Group
+from shared.vocabulary import vocabulary_digest
 from shared.weights import WeightManifest
 from tests.rollout.asking import Asker, make_prompt, some_tokens
 from tests.rollout.server import RolloutServer, make_update
@@ -83,6 +84,7 @@ def announce_a_huge_part(manifest: Json) -> None:
         (reshape_a_tensor, 422, "the model's has"),
         (list_a_tensor_twice, 422, "listed twice"),
         (misspell_a_key, 422, "learner_epoch"),
+        (lambda manifest: manifest.update(tokenizer="0" * 64), 422, "tokenizer has other tokens"),
         (announce_a_huge_part, 413, "at most"),
         (
             lambda manifest: manifest.update(learner_epoch=manifest["learner_epoch"] - 1),
@@ -188,6 +190,14 @@ def test_a_later_learner_may_go_back_to_an_earlier_version(
     server.push_next(tensors_of(tied_model[1]))
     server.push(tensors_of(tied_model[1]), version=0, epoch=server.epoch + 1)
     assert server.status.version == 0
+
+
+def test_an_update_of_a_learner_with_the_same_tokens_is_taken(
+    server: RolloutServer, tied_model: tuple[Path, LlamaForCausalLM]
+) -> None:
+    manifest, _ = next_update(server, tied_model[1], tokenizer=vocabulary_digest(tied_model[0]))
+    assert manifest["tokenizer"] and opened(server, manifest)[0] == 201
+    assert server.client.delete(f"/v1/weights/{manifest['version']}").status_code == 200
 
 
 def test_committing_twice_is_harmless(
