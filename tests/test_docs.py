@@ -12,8 +12,7 @@ from services.learner.config.models import CriticConfig, LoraConfig, ModelsConfi
 from services.learner.config.tracking import TrackingConfig
 from services.learner.data.batch import collate
 from tests.learner.samples import ALONE, SETTINGS, load_models, make_groups, run_update, save_tiny_llama
-
-PPO = (Path(__file__).parent.parent / "docs/ppo.md").read_text()
+from tests.metric_names import PPO, unexplained
 
 
 @pytest.mark.parametrize(
@@ -38,5 +37,14 @@ def test_every_option_of_the_algorithm_is_documented(table: type) -> None:
 def test_every_metric_of_an_update_is_explained(tmp_path: Path) -> None:
     models = load_models(save_tiny_llama(tmp_path), ALONE)
     metrics = run_update(models, collate(make_groups(2, 2)), SETTINGS, policy_version=2, seed=0)
-    named = {re.sub(r"_\d+$", "_<s>", name) for name in metrics}
-    assert not [name for name in sorted(named) if f"`{name}`" not in PPO]
+    assert not unexplained(metrics)
+    assert unexplained(["objective/nothing", "staleness/tokens_7", "lr/x"]) == ["lr/x", "objective/nothing"]
+
+
+def test_every_line_of_the_update_leads_to_its_function() -> None:
+    ladder = PPO[: PPO.index("\n## ")]
+    linked = re.findall(r"\[`(\w+)`\]\(\.\./(services/learner/[\w/]+\.py)\)", ladder)
+    assert len(linked) >= 15
+    for name, path in linked:
+        source = (Path(__file__).parent.parent / path).read_text()
+        assert re.search(rf"^ *(?:def|class) {name}\b", source, re.MULTILINE), f"{path} has no {name}"

@@ -6,6 +6,7 @@ the models. So advantages, whitening and metrics are the same on every rank with
 Shapes: `B` completions, `T` completion tokens.
 """
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,8 @@ from services.learner.metrics import batch_metrics, logprob_gap, step_metrics
 from services.learner.minibatch import train_minibatch
 from services.learner.models.actor_critic import ActorCritic
 from services.learner.targets import evaluate, exact_logprobs, final_scores, make_targets, step_scores
+
+log = logging.getLogger("rollstream.ppo")
 
 _GAP_ROWS = 32
 """Completions on which engine and learner are compared when the learner does not compute in float32."""
@@ -74,6 +77,12 @@ def update(
     metrics = batch_metrics(batch, evaluation, targets, scores, config, state.kl_coef, policy_version)
     metrics |= logprob_gap(batch, measured)
     metrics |= step_metrics(steps, models.world, config.minibatches)
+    if models.world.is_main and metrics["objective/kl"] < -1:
+        log.warning(
+            "objective/kl is %.2f, but no distance is negative: completions are not drawn from the policy as "
+            "it is (top_k, top_p, min_p), or the reference is a wrong one",
+            metrics["objective/kl"],
+        )
     finished = time.monotonic()
     metrics |= {
         "tokens/trained": metrics["tokens/evaluated"] * len(steps) / config.minibatches,

@@ -20,6 +20,7 @@ from examples.arithmetic.warm_start import build_model
 from shared.stream import Streams, connect
 from shared.workers import list_workers
 from tests.conftest import free_port
+from tests.metric_names import unexplained
 
 TRL_NAMES = (
     *("eps", "episode", "lr", "loss/policy_avg", "loss/value_avg", "objective/entropy", "objective/kl"),
@@ -149,6 +150,7 @@ def test_a_synchronous_run_trains_reports_and_resumes(workspace: Path, ports: li
     assert abs(report["ratio_first"]["min"] - 1) < 1e-3 and abs(report["ratio_first"]["max"] - 1) < 1e-3
     steps = [row for row in rows_of(run / "metrics.jsonl") if "eps" in row]
     assert len(steps) == 2 and all(name in row for row in steps for name in TRL_NAMES)
+    assert not unexplained(set().union(*rows_of(run / "metrics.jsonl")))
     assert list((run / "tensorboard").glob("events*"))
     (completion, *_) = rows_of(run / "completions" / "step-000001.jsonl")
     assert {"prompt", "completion", "ground_truth", "reward", "components"} <= completion.keys()

@@ -147,6 +147,20 @@ def test_a_penalty_in_the_loss_is_not_charged_in_the_rewards_too(
     assert metrics["objective/kl"] > 0 and metrics["objective/non_score_reward"] == 0
 
 
+@pytest.mark.parametrize("flat", ["reference", "policy"])
+def test_a_distance_far_below_zero_is_warned_of(
+    fresh: Callable[[], ActorCritic], batch: ExperienceBatch, caplog: pytest.LogCaptureFixture, flat: str
+) -> None:
+    """Completions that the reference likes better than the policy does cannot be the policy's."""
+    models = fresh()
+    with torch.no_grad():
+        for parameter in getattr(models, flat).parameters():
+            parameter.mul_(0.1)
+    distance = run_update(models, batch, SETTINGS, 0, seed=0)["objective/kl"]
+    assert abs(distance) > 1
+    assert ("top_k, top_p, min_p" in caplog.text) == (distance < 0) == (flat == "reference")
+
+
 def test_a_penalty_in_the_loss_pulls_the_policy_back_to_the_reference(
     fresh: Callable[[], ActorCritic], batch: ExperienceBatch
 ) -> None:
