@@ -17,7 +17,7 @@ from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem, ScoreResult
 
 DEFAULT = "default:"
-"""Before a rule's name: the rule with its default parameters, also where that name is configured otherwise."""
+"""Before a rule's name: the rule with its default parameters, also where the name is configured otherwise."""
 
 
 class ScoringCore:

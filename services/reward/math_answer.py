@@ -1,4 +1,4 @@
-"""Where the answer stands in a text: between tags, or after GSM8K's `####`. Pure, linear-time functions."""
+"""Where the answer stands in a text: tags, a box, after `Answer:` or `####`. Pure, linear-time functions."""
 
 import re
 from typing import Self
@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 from shared.config import Table
 
 _BRACE = re.compile("[{}]")
+_ANSWER_LINE = re.compile(r"answer[^\S\n]*:([^\n]*)", re.IGNORECASE)
+_FRAME = " \t\r*$"
 _MARKED_NUMBER = re.compile(r"#### (-?[0-9.,]+)")
 
 
@@ -87,6 +89,15 @@ def boxed_answer(response: str) -> str | None:
         if not depth:
             return response[start + 1 : brace.start()]
     return None
+
+
+def answer_line(response: str) -> str | None:
+    """What follows the last `Answer:` on its line, without the markup around it; None without any.
+
+    Source: DAPO, as verl's `math_dapo` reads it.
+    """
+    lines = _ANSWER_LINE.findall(response)
+    return lines[-1].rstrip(f"{_FRAME}.").lstrip(_FRAME) or None if lines else None
 
 
 def marked_number(response: str) -> str | None:

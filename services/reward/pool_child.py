@@ -23,6 +23,9 @@ from services.reward.protocol import OutOfTime, Steps, Unscorable
 from shared.scoring import ScoreItem
 
 CAUSE_LENGTH = 1000
+FILE_BYTES = 2**30
+"""Size of a file that an item may write. There is no limit to processor time beside its deadline, since a
+process serves many items."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
@@ -102,6 +105,7 @@ def become_worker(channel: socket.socket, nursery_pid: int, folder: Path, memory
         Path(tempfile.tempdir).mkdir()
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))  # past it: OSError, "too large"
         work(channel)
     except Closed:
         code = 0

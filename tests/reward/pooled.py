@@ -38,6 +38,9 @@ def obedient(parameters: Mapping[str, Any]) -> Callable[[ScoreItem], float | Ste
                 raise SystemExit(3)
             case "eat":
                 return float(len(bytearray(int(argument))))
+            case "grow":  # a file without content, which takes no room
+                with tempfile.TemporaryFile() as file:
+                    file.truncate(int(argument))
             case "raise":
                 raise RuntimeError(argument)
             case "refuse":

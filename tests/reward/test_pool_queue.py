@@ -1,8 +1,10 @@
-"""The pool's queue: whose item is next, and what becomes of those that nobody can wait for."""
+"""The pool's queue, whose item is next; and what an item may not use up."""
 
 import threading
 
 from services.reward.pool import Pool, PoolConfig
+from services.reward.pool_child import FILE_BYTES
+from services.reward.protocol import Failure
 from tests.reward.conftest import wait_for
 from tests.reward.test_pool import run
 
@@ -19,3 +21,13 @@ def test_a_long_batch_does_not_hold_up_another_callers_item() -> None:
     finally:
         pool.close()
         waiting.join()
+
+
+def test_a_file_may_not_fill_the_disk() -> None:
+    pool = Pool(PoolConfig(workers=1, spare_workers=0, memory_mb=512))
+    try:
+        small, large, after = run(pool, "grow 1000", f"grow {FILE_BYTES + 1}", "fine")
+    finally:
+        pool.close()
+    assert small == after == 1.0
+    assert isinstance(large, Failure) and "File too large" in large.cause

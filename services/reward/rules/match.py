@@ -6,7 +6,7 @@ import re2
 from pydantic import AfterValidator, Field
 from rapidfuzz import fuzz
 
-from services.reward.math_answer import Tags, boxed_answer, tagged_answer
+from services.reward.math_answer import Tags, answer_line, boxed_answer, tagged_answer
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.required import required_truth
 from shared.scoring import ScoreItem
@@ -21,7 +21,7 @@ def _check_pattern(pattern: str) -> str:
 
 
 class AnswerConfig(RuleConfig):
-    answer_in: Literal["response", "box", "tags", "last_line"] = "response"
+    answer_in: Literal["response", "box", "tags", "last_line", "answer_line"] = "response"
     """Where the answer stands. Without one there, the item is worth 0."""
     tags: Tags = Tags()
     """The texts that frame the answer, where it stands in tags; without it, those of `[reward]`."""
@@ -83,6 +83,8 @@ def find_answer(response: str, config: AnswerConfig) -> str | None:
             return boxed_answer(response)
         case "tags":
             return tagged_answer(response, config.tags)
+        case "answer_line":
+            return answer_line(response)
         case "last_line":
             lines = response.strip().splitlines()
             return lines[-1] if lines else None

@@ -7,7 +7,7 @@ math-verify is imported where it is used: it takes half a second, and brings sym
 import logging
 from typing import Any, Literal
 
-from services.reward.math_answer import Tags, boxed_answer, tagged_answer
+from services.reward.math_answer import Tags, answer_line, boxed_answer, tagged_answer
 from services.reward.protocol import Unscorable
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.required import required_answer
@@ -18,7 +18,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 class MathVerifyConfig(RuleConfig):
-    answer_in: Literal["anywhere", "box", "tags"] = "anywhere"
+    answer_in: Literal["anywhere", "box", "tags", "answer_line"] = "anywhere"
     """Where the answer must stand. `anywhere` takes answer tags if there are any, else leaves the search to
     math-verify, which prefers boxes to other formulas and later ones to earlier ones."""
     tags: Tags = Tags()
@@ -38,11 +38,16 @@ def math_verify(item: ScoreItem, config: MathVerifyConfig) -> float:
     expected = read_answer(truth) or read_text(truth)
     if not expected:
         raise Unscorable(f"needs a ground_truth that can be read as mathematics, not {truth[:80]!r}")
-    tagged = tagged_answer(item.response, config.tags) if config.answer_in != "box" else None
-    if config.answer_in == "anywhere" and tagged is None:
+    match config.answer_in:
+        case "box":
+            answer = boxed_answer(item.response)
+        case "answer_line":
+            answer = answer_line(item.response)
+        case "anywhere" | "tags":
+            answer = tagged_answer(item.response, config.tags)
+    if config.answer_in == "anywhere" and answer is None:
         found = read_text(item.response)
     else:
-        answer = boxed_answer(item.response) if config.answer_in == "box" else tagged
         found = read_answer(answer) if answer else []
     return float(bool(found) and are_equal(expected, found, config.decimals))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.math_answer import boxed_answer, final_answer
+from services.reward.math_answer import answer_line, boxed_answer, final_answer
 from services.reward.protocol import Unscorable
 from tests.reward.rules.asking import answer, ask, configure
 
@@ -64,6 +64,26 @@ def test_every_gold_answer_of_gsm8k_is_right_in_its_mode_and_one_more_is_wrong()
             assert ask(mode, form(number), solution) == right
             assert ask(mode, form(str(int(number) + 1)), solution) == wrong
         assert ask("gsm8k_strict_reward_fn", solution, solution) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Answer: 17\nNo.\n**Answer:** $18$.", "18"),
+        ("the final answer : .5", ".5"),
+        ("Answer:\n18", None),
+        ("18", None),
+    ],
+)
+def test_the_last_answer_line_counts_without_its_markup(text: str, found: str | None) -> None:
+    assert answer_line(text) == found
+
+
+def test_an_answer_line_is_compared_as_dapo_does() -> None:
+    lines = "Answer: 17\nAnswer: $\\frac{36}{2}$"
+    assert ask("math_verify", lines, "18", answer_in="answer_line") == 1
+    assert ask("math_verify", "It is $18$.", "18", answer_in="answer_line") == 0
+    assert ask("exact_match", "Well.\nAnswer: **Paris**.", "paris", answer_in="answer_line") == 1
 
 
 @pytest.mark.parametrize(
