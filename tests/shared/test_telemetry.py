@@ -1,11 +1,66 @@
-"""Files of JSON lines."""
+"""Log lines, and files of JSON lines."""
 
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shared.telemetry import JsonLines, keep_lines
+from shared.telemetry import JsonLines, keep_lines, set_up_logging
+
+FORGED = "no\n12:00:00 INFO learner all is well\r\x1b[2K\u2028\ud800 übel"
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """The logger as it was."""
+    logger = logging.getLogger("rollstream")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+def tell_twice(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLSTREAM_LOG", form)
+    log = set_up_logging("reward")
+    log.warning("id=%s is dead: %s", "abc", FORGED)
+    try:
+        raise RuntimeError(FORGED)
+    except RuntimeError:
+        log.exception("it failed")
+
+
+def test_a_cause_cannot_forge_log_lines(
+    restored: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell_twice("text", monkeypatch)
+    first, second, *traceback = capsys.readouterr().err.splitlines()
+    forged = r"no\n12:00:00 INFO learner all is well\r\x1b[2K\u2028\ud800 übel"
+    assert first[9:] == f"WARNING reward id=abc is dead: {forged}" and second.endswith(
+        "ERROR reward it failed"
+    )
+    assert len(traceback) > 3 and all(line.startswith("    ") for line in traceback)
+
+
+def test_a_log_in_json_has_one_object_per_event(
+    restored: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell_twice("json", monkeypatch)
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert first.pop("at")[10:11] == "T"
+    text = f"id=abc is dead: {FORGED}"
+    assert first == {"level": "WARNING", "service": "reward", "id": "abc", "text": text}
+    assert "id" not in second and "RuntimeError: no" in second["traceback"]
+
+
+def test_another_form_of_log_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROLLSTREAM_LOG", "xml")
+    with pytest.raises(SystemExit):
+        set_up_logging("reward")
+    assert "'xml'; it may be 'text' or 'json'" in capsys.readouterr().err
 
 
 def test_rows_are_on_disk_as_soon_as_they_are_written(tmp_path: Path) -> None:
