@@ -19,6 +19,7 @@ from services.learner.data.dataset import load_datasets
 from services.learner.data.prompts import PromptSource
 from services.learner.evaluate import Evaluator
 from services.learner.feed import Feed
+from services.learner.gap_alarm import GapAlarm
 from services.learner.lines import evaluation_line, step_line
 from services.learner.metrics_server import MetricsServer
 from services.learner.models.snapshot import Snapshot
@@ -92,6 +93,7 @@ class Coordinator:
             self.feed.counts, self.feed.deaths, lambda: self.feed.in_flight, self._credits
         )
         self._prometheus.registry.register(QueueMetrics("learner", self.streams, (*STREAMS, "dead")))
+        self._gap_alarm = GapAlarm(self.streams, sampling)
         self.step = 0
         self.report = Report(
             run.path / "report.json", run.name, run.seed, sum(part.too_long for part in training)
@@ -158,6 +160,7 @@ class Coordinator:
             **scorer_means(groups),
         }
         self._prometheus.count_step(step, groups, seconds, metrics["time/wait"])
+        self._gap_alarm.look(step, metrics)
         self.report.add_step(metrics)
         log.info(step_line(self._log("step", step, metrics)))
         if step == 1 or is_due(step, config.log_completions_every, config.steps):
