@@ -11,7 +11,7 @@ from tests.reward.inside import application
 
 TOKEN, WATCH_TOKEN = "a-token-for-this-test-only", "another-token-to-look-only"
 OPEN = {("GET", "/health"), ("GET", "/ready")}
-SHOWING = {("GET", "/metrics"), ("GET", "/v1/scorers"), ("GET", "/openapi.json")}
+SHOWING = {("GET", "/metrics"), ("GET", "/v1/scorers"), ("GET", "/openapi.json"), ("GET", "/v1/models")}
 
 
 def routes(app: FastAPI) -> set[tuple[str, str]]:

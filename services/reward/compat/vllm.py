@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from services.reward.compat.texts import message_text, prompt_item
 from services.reward.door import Door
-from services.reward.problems import refusal
+from services.reward.problems import ANSWERS, refusal
 from services.reward.routes import Routes
 from shared.scoring import ScoreItem
 
@@ -89,3 +89,8 @@ EXAMPLE = (
 
 def add(routes: Routes) -> None:
     routes.post("/classify", Classify, Classes, classify, EXAMPLE, "vLLM")
+
+    @routes.router.get("/v1/models", tags=["vLLM"], responses={401: ANSWERS[401], 429: ANSWERS[429]})
+    async def models() -> dict[str, Any]:
+        """For clients that ask which model is served before they name it; any name is taken."""
+        return {"object": "list", "data": [{"id": NAME, "object": "model", "created": 0, "owned_by": NAME}]}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import openai
 import pytest
 from pydantic import BaseModel, ConfigDict
 
@@ -69,3 +70,8 @@ def test_what_cannot_be_served_has_no_data(textual: str, payload: dict[str, Any]
     answer = classify(textual, **payload)
     assert answer.status in (422, 503)
     assert answer.json().keys() == {"detail"}
+
+
+def test_a_client_finds_a_model_to_name(textual: str) -> None:
+    (model,) = openai.OpenAI(base_url=f"{textual}/v1", api_key="none").models.list().data
+    assert rewards(classify(textual, model=model.id, input="four")) == [4.0]

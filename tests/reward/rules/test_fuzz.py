@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
+from services.reward.external import sandbox
 from services.reward.protocol import Unscorable
+from services.reward.rules import code
 from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem
 from tests.reward.rules.asking import ask
@@ -30,6 +32,7 @@ TAGS = ["<think>", "</think>", "<answer>", "</answer>", "#### ", "Answer: ", "``
 SIGNS = [r"\boxed{", "{", "}", '{"a":', "[", "$", r"\frac", "**", "-", "B", "1,", "9" * 50, "\n", " "]
 ODD = ["\0", "\u202e", "\u0661", "\ud800", "é"]
 PIECES = [*TAGS, *SIGNS, *ODD]
+SHORT_TEXT = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
 ANY_TEXT = st.one_of(
     st.text(st.characters(exclude_categories=())),
     st.lists(st.sampled_from(PIECES), max_size=40).map("".join),
@@ -100,12 +103,54 @@ def test_what_hangs_or_blows_up_costs_its_own_deadline_only(core: ScoringCore, r
 
 
 @settings(max_examples=40, deadline=None, database=None)
-@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=20).map("".join), max_size=8))
-def test_any_text_leaves_the_pool_in_order(core: ScoringCore, texts: list[str]) -> None:
-    items = [ScoreItem(response=t, ground_truth="2") for t in texts]
+@given(st.lists(st.tuples(SHORT_TEXT, st.one_of(st.none(), st.just("2"), SHORT_TEXT)), max_size=8))
+def test_any_text_leaves_the_pool_in_order(core: ScoringCore, texts: list[tuple[str, str | None]]) -> None:
+    items = [ScoreItem(response=text, ground_truth=truth) for text, truth in texts]
     probe = ScoreItem(response=r"\boxed{2}", ground_truth="2")
     *results, last = core.score([*items, probe])
     assert last.components["math_verify"] == 1
     for result in results:
         assert result.status in {"ok", "timeout", "error", "invalid"}
         assert (result.reward is None) == (result.status != "ok")
+
+
+CODE = st.lists(st.sampled_from(["```", "```python", "```py\n", "\n", "    ", "print(1)", *ODD]), max_size=30)
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), ANY_TEXT),
+    lambda some: st.lists(some, max_size=4) | st.dictionaries(st.sampled_from(["inputs", "outputs"]), some),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(CODE.map("".join), st.booleans())
+def test_any_text_has_a_program_or_none(response: str, fence_required: bool) -> None:
+    inside = code.last_program(response, fence_required)
+    assert (inside is None) == (fence_required and "```python" not in response)
+    assert inside is None or inside in response
+    outside = sandbox.last_program(response)
+    assert outside is None or (outside.strip() and outside in response)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(st.dictionaries(st.sampled_from(["tests", "test_cases"]), JSON))
+def test_any_tests_are_cases_or_unscorable(metadata: dict[str, Any]) -> None:
+    try:
+        cases = code.read_cases(metadata, 3)
+    except Unscorable:
+        return
+    assert 1 <= len(cases) <= 3
+    for case in cases:
+        assert (case.addition is None) == ("tests" not in metadata or not metadata["tests"])
+        assert isinstance(case.stdin, str) and isinstance(case.stdout, str)
+
+
+@pytest.mark.parametrize(
+    "piece", [*PIECES, "```", "```python\n", "   ```", " ", "Answer :", "Score:", "\\text{"]
+)
+def test_no_megabyte_of_anything_takes_the_search_for_a_program_long(piece: str) -> None:
+    response = (piece * (LONG // len(piece) + 1))[:LONG]
+    start = time.process_time()
+    code.last_program(response, True)
+    sandbox.last_program(response)
+    assert time.process_time() - start < 4, "a quadratic search takes minutes"
