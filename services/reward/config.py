@@ -63,6 +63,9 @@ class RewardConfig(Table):
     """Bytes of the bodies of all requests being served; one that would exceed it gets 429."""
     body_seconds: float = Field(default=30.0, gt=0)
     """How long a request may take to send its body; then it gets 408."""
+    request_seconds: float = Field(default=110.0, gt=0)
+    """How long the items of one request may take together, waiting included; what is not done then is a
+    `timeout`. Trainers wait 120 s and more."""
     max_text_characters: int = Field(default=4 * 2**20, ge=1)
     """Length of a prompt or ground truth; a request with a longer one is refused with 422."""
     max_requests_per_second: float | None = Field(default=None, gt=0)

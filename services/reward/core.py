@@ -12,7 +12,7 @@ from services.reward.composition import Composition
 from services.reward.config import RewardConfig
 from services.reward.kinds import parse_scorer, suggestion
 from services.reward.pool import Pool
-from services.reward.protocol import Context, Failure, Outcome, Scorer, ScorerConfig, SoonScorer
+from services.reward.protocol import NEVER, Context, Failure, Outcome, Scorer, ScorerConfig, SoonScorer
 from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem, ScoreResult
 
@@ -48,8 +48,12 @@ class ScoringCore:
         found = self._scorers.items()
         self._awaitable = {name: scorer for name, scorer in found if isinstance(scorer, SoonScorer)}
 
-    def score(self, items: Sequence[ScoreItem], scorers: Sequence[str] | None = None) -> list[ScoreResult]:
+    def score(
+        self, items: Sequence[ScoreItem], scorers: Sequence[str] | None = None, until: float = NEVER
+    ) -> list[ScoreResult]:
         """One result per item, in order. `scorers` replaces the configured ones, each with weight 1.
+
+        until: as in `Scorer.score`.
 
         Raises:
         ValueError: a name in `scorers` is no configured scorer and no rule, or there is none.
@@ -61,7 +65,7 @@ class ScoringCore:
             built = {name: self._named(name) for name in scorers}
             composition = Composition(dict.fromkeys(scorers, ScorerConfig()))
         asked = self._short_enough(items)
-        outcomes = self._outcomes([item for _, item in asked], composition, built)
+        outcomes = self._outcomes([item for _, item in asked], composition, built, until)
         return self._complete(items, composition.results(asked, outcomes))
 
     @property
@@ -69,11 +73,11 @@ class ScoringCore:
         """Whether `score_soon` knows how to ask the configured scorers."""
         return self._composition.is_uniform and len(self._awaitable) == len(self._scorers)
 
-    async def score_soon(self, items: Sequence[ScoreItem]) -> list[ScoreResult]:
+    async def score_soon(self, items: Sequence[ScoreItem], until: float = NEVER) -> list[ScoreResult]:
         """As `score` by the configured scorers, but no thread waits; see `can_score_soon`."""
         asked = self._short_enough(items)
         texts = [item for _, item in asked]
-        answers = await asyncio.gather(*(self._ask_soon(name, texts) for name in self._scorers))
+        answers = await asyncio.gather(*(self._ask_soon(name, texts, until) for name in self._scorers))
         outcomes = [dict(zip(self._scorers, row, strict=True)) for row in zip(*answers, strict=True)]
         return self._complete(items, self._composition.results(asked, outcomes))
 
@@ -93,7 +97,11 @@ class ScoringCore:
         ]
 
     def _outcomes(
-        self, items: Sequence[ScoreItem], composition: Composition, built: Mapping[str, Scorer]
+        self,
+        items: Sequence[ScoreItem],
+        composition: Composition,
+        built: Mapping[str, Scorer],
+        until: float,
     ) -> list[dict[str, Outcome]]:
         """Per item what each scorer that it is given to made of it; after a round of gates comes the next."""
         outcomes: list[dict[str, Outcome]] = [{} for _ in items]
@@ -109,34 +117,36 @@ class ScoringCore:
             if not any(given.values()):
                 return outcomes
             parts = {name: [items[p] for p in positions] for name, positions in given.items() if positions}
-            for name, answers in self._ask_all(parts, built).items():
+            for name, answers in self._ask_all(parts, built, until).items():
                 for position, outcome in zip(given[name], answers, strict=True):
                     outcomes[position][name] = outcome
             if not composition.has_gates:
                 return outcomes
 
     def _ask_all(
-        self, parts: Mapping[str, Sequence[ScoreItem]], built: Mapping[str, Scorer]
+        self, parts: Mapping[str, Sequence[ScoreItem]], built: Mapping[str, Scorer], until: float
     ) -> dict[str, list[Outcome]]:
         """Each scorer's outcomes for its items. Those that are waited for work at the same time."""
         waiting = {
-            name: self._threads.submit(self._ask, name, built[name], items)
+            name: self._threads.submit(self._ask, name, built[name], items, until)
             for name, items in parts.items()
             if built[name].waits and len(parts) > 1
         }
-        here = {name: self._ask(name, built[name], parts[name]) for name in parts if name not in waiting}
+        here = {
+            name: self._ask(name, built[name], parts[name], until) for name in parts if name not in waiting
+        }
         return {name: here[name] if name in here else waiting[name].result() for name in parts}
 
-    def _ask(self, name: str, scorer: Scorer, items: Sequence[ScoreItem]) -> list[Outcome]:
+    def _ask(self, name: str, scorer: Scorer, items: Sequence[ScoreItem], until: float) -> list[Outcome]:
         outcomes: list[Outcome] = []
         with self._watched(name, outcomes, len(items)):
-            outcomes += scorer.score(items, self._deadlines[name])
+            outcomes += scorer.score(items, self._deadlines[name], until)
         return outcomes
 
-    async def _ask_soon(self, name: str, items: Sequence[ScoreItem]) -> list[Outcome]:
+    async def _ask_soon(self, name: str, items: Sequence[ScoreItem], until: float) -> list[Outcome]:
         outcomes: list[Outcome] = []
         with self._watched(name, outcomes, len(items)):
-            outcomes += await self._awaitable[name].score_soon(items, self._deadlines[name])
+            outcomes += await self._awaitable[name].score_soon(items, self._deadlines[name], until)
         return outcomes
 
     @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -139,7 +140,7 @@ class Door:
         """
         self._check(items)
         try:
-            results = self.core.score(items, scorers)
+            results = self.core.score(items, scorers, self._end())
         except ValueError as error:
             raise refusal(422, str(error), field="scorers") from error
         self._metrics.count_items(results)
@@ -152,9 +153,13 @@ class Door:
         HTTPException: 413 or 422, as `score`.
         """
         self._check(items)
-        results = await self.core.score_soon(items)
+        results = await self.core.score_soon(items, self._end())
         self._metrics.count_items(results)
         return results
+
+    def _end(self) -> float:
+        """When a request that comes now must be answered."""
+        return time.monotonic() + self.config.request_seconds
 
     def _check(self, items: Sequence[ScoreItem]) -> None:
         self.check_count(len(items))

@@ -13,7 +13,7 @@ from pydantic import Field
 from services.reward.frames import Closed
 from services.reward.pool_process import Function, Nursery, WorkerProcess
 from services.reward.pool_stock import Stock
-from services.reward.protocol import Failure, Outcome
+from services.reward.protocol import NEVER, OVERDUE, Failure, Outcome
 from shared.config import Table
 from shared.scoring import ScoreItem
 
@@ -37,10 +37,13 @@ class PoolConfig(Table):
 class Batch:
     """The items of one call, on their way through the queue."""
 
-    def __init__(self, function: Function, items: Sequence[ScoreItem], deadline_seconds: float) -> None:
+    def __init__(
+        self, function: Function, items: Sequence[ScoreItem], deadline_seconds: float, until: float
+    ) -> None:
         self.function = function
         self.items = items
         self.deadline_seconds = deadline_seconds
+        self.until = until
         self.untaken = deque(range(len(items)))
         """Positions of the items that no process has been given."""
         self._outcomes: list[Outcome | None] = [None] * len(items)
@@ -90,6 +93,7 @@ class Pool:
         deadline_seconds: float,
         modules: Sequence[str] = (),
         gives_way: bool = True,
+        until: float = NEVER,
     ) -> list[Outcome]:
         """One outcome per item, in order, of the function that `factory` makes.
 
@@ -99,11 +103,12 @@ class Pool:
         deadline_seconds: of each item, from when a process has it. Then the process is killed.
         modules: what takes long to import; done once for all processes, before any item's deadline begins.
             Only modules that are trusted not to hang.
+        until: as in `Scorer.score`.
         gives_way: whether a slow item goes on at low priority. Not right for what is timed itself.
         """
         if not items:
             return []
-        batch = Batch(self._function(factory, parameters, modules, gives_way), items, deadline_seconds)
+        batch = Batch(self._function(factory, parameters, modules, gives_way), items, deadline_seconds, until)
         with self._changed:
             if self._closed:
                 return [Failure("error", "was asked of a service that is stopping")] * len(items)
@@ -186,6 +191,9 @@ class Pool:
     def _settle(self, process: WorkerProcess | None, batch: Batch, position: int) -> WorkerProcess | None:
         """Set one item's outcome, whatever happens; the process if it can go on."""
         outcome: Outcome
+        if time.monotonic() >= batch.until:
+            batch.set(position, OVERDUE)
+            return process
         for is_last in (False, True):
             begun = slow = False
             try:
@@ -194,7 +202,8 @@ class Pool:
                 begun = True
                 outcome, slow = (failure, False) if failure else self._finish(process, batch.function, until)
             except TimeoutError:
-                outcome, slow = Failure("timeout", f"took longer than {batch.deadline_seconds:g} s"), True
+                late = Failure("timeout", f"took longer than {batch.deadline_seconds:g} s")
+                outcome, slow = OVERDUE if time.monotonic() >= batch.until else late, True
             except Closed as error:
                 ending = process.ending() if process else None
                 outcome, process = Failure("error", f"gave no answer: {ending or error}"), None
@@ -217,7 +226,7 @@ class Pool:
         """
         if failure := process.prepare(batch.function):
             return failure, 0.0
-        until = time.monotonic() + batch.deadline_seconds
+        until = min(time.monotonic() + batch.deadline_seconds, batch.until)
         try:
             process.begin(batch.function.key, batch.items[position], until)
         except ValueError as error:

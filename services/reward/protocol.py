@@ -1,5 +1,6 @@
 """The contract between the scoring core and the scorers: what each is built from, is asked, and answers."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from services.reward.pool import Pool
 
 Kind = Literal["rule", "neural", "external", "plugin"]
+
+
+NEVER = math.inf
+"""The end of the time for a batch that has none."""
 
 
 class Failure(NamedTuple):
@@ -36,6 +41,9 @@ class Steps(NamedTuple):
 
 Outcome = float | Steps | Failure
 """What a scorer gives for one item. The core turns a number that is not finite into an `error`."""
+
+
+OVERDUE = Failure("timeout", "was not done before the time for the whole request was over")
 
 
 class Unscorable(ValueError):
@@ -65,11 +73,15 @@ class Scorer(Protocol):
     waits: bool
     """Whether its work is done in other processes or threads, so that another scorer can work meanwhile."""
 
-    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    def score(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         """One outcome per item, in order. Never raises for an item: its trouble is its `Failure`.
 
         deadline_seconds: how long work on one item may take once it has begun. What takes longer is given
             up as a `timeout`; waiting for a turn behind other items does not count.
+        until: moment (`time.monotonic`) at which what is not done is a `timeout` too, begun or not. For what
+            is decided in place, and takes no time to speak of, it means nothing.
         """
 
     def close(self) -> None:
@@ -80,7 +92,9 @@ class Scorer(Protocol):
 class SoonScorer(Protocol):
     """A scorer that can also be awaited, so that many requests need no thread each."""
 
-    async def score_soon(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    async def score_soon(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         """As `Scorer.score`, for an event loop: it hands the work on at once."""
 
 

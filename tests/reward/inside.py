@@ -18,7 +18,7 @@ from shared.stream import Streams
 
 @contextlib.contextmanager
 def application(
-    streams: Streams, token: str | None = None, watch_token: str | None = None, **reward: Any
+    streams: Streams, token: str | None = None, watch_token: str | None = None, /, **reward: Any
 ) -> Iterator[FastAPI]:
     """An application whose stream worker does not run unless its lifespan does."""
     config = RewardConfig.model_validate(reward)

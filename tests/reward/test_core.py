@@ -10,7 +10,7 @@ import pytest
 
 from services.reward.config import RewardConfig
 from services.reward.core import ScoringCore
-from services.reward.protocol import Kind, Outcome
+from services.reward.protocol import NEVER, Kind, Outcome
 from services.reward.rules.table import RULES, Row
 from shared.scoring import ScoreItem
 from tests.reward.groups import RIGHT, UNFINISHED, WRONG
@@ -119,7 +119,9 @@ class Meeting:
         self.name, self._other = name, other
         self.parameters: dict[str, Any] = {}
 
-    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    def score(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         self._other.wait(30)
         return [1.0] * len(items)
 

@@ -11,8 +11,8 @@ SECONDS = 60
 SEARCH = r"""
 import importlib, re, sys
 from pathlib import Path
-PIECES = ["a", "1", "1,", "1.", "-", " ", "\n", " \n", "{", "}", "```", "```python", "```\n", "   ", "A ", "$",
-          "**", "answer", "answer ", "Answer:", "Answer :\n", "Score:", "Score: 1", "#### ", "#### 1,",
+PIECES = ["a", "1", "1,", "1.", "-", " ", "\n", " \n", "{", "}", "```", "```python", "```\n", "   ", "A ",
+          "$", "**", "answer", "answer ", "Answer:", "Answer :\n", "Score:", "Score: 1", "#### ", "#### 1,",
           r"\boxed{", r"\boxed{ ", r"\text{", r"\text {a", "{prompt}", "{prompt", "\0", "\u0661", "\ud800"]
 count = 0
 for path in sorted(Path("services/reward").rglob("*.py")):

@@ -18,7 +18,9 @@ def routes(app: FastAPI) -> set[tuple[str, str]]:
     """Of the whole application, those that its schema does not tell of too."""
     told = {(method.upper(), path) for path, methods in app.openapi()["paths"].items() for method in methods}
     walked = {
-        (method, route.path) for route in app.routes for method in getattr(route, "methods", None) or ()
+        (method, getattr(route, "path", ""))
+        for route in app.routes
+        for method in getattr(route, "methods", None) or ()
     }
     return {(method, path) for method, path in told | walked if method != "HEAD"}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from services.reward.external.config import ExternalConfig
 from services.reward.external.contracts import CONTRACTS, Malformed, read_reply
 from services.reward.external.judge import CHAT_JUDGE
 from services.reward.external.sandbox import run_tests
-from services.reward.protocol import Failure, Kind, Outcome, Unscorable
+from services.reward.protocol import NEVER, OVERDUE, Failure, Kind, Outcome, Unscorable
 from shared.scoring import ScoreItem
 
 _ALL = {**CONTRACTS, "chat_judge": CHAT_JUDGE}
@@ -36,13 +37,19 @@ class ExternalScorer:
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"scorer-{name}", daemon=True)
         self._thread.start()
 
-    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    def score(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         """One outcome per item. The deadline holds for a request with its retries, from its turn on."""
-        return asyncio.run_coroutine_threadsafe(self._score(items, deadline_seconds), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(
+            self._score(items, deadline_seconds, until), self._loop
+        ).result()
 
-    async def score_soon(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    async def score_soon(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         """The same, awaited in another event loop."""
-        work = asyncio.run_coroutine_threadsafe(self._score(items, deadline_seconds), self._loop)
+        work = asyncio.run_coroutine_threadsafe(self._score(items, deadline_seconds, until), self._loop)
         return await asyncio.wrap_future(work)
 
     def close(self) -> None:
@@ -51,18 +58,23 @@ class ExternalScorer:
         self._thread.join()
         self._loop.close()
 
-    async def _score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    async def _score(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float
+    ) -> list[Outcome]:
         size = self._batch_size
         batches = [items[start : start + size] for start in range(0, len(items), size)]
-        parts = await asyncio.gather(*(self._batch(batch, deadline_seconds) for batch in batches))
+        parts = await asyncio.gather(*(self._batch(batch, deadline_seconds, until) for batch in batches))
         return [outcome for part in parts for outcome in part]
 
-    async def _batch(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    async def _batch(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float
+    ) -> list[Outcome]:
         try:
-            async with self._turns, asyncio.timeout(deadline_seconds):
+            async with asyncio.timeout_at(until), self._turns, asyncio.timeout(deadline_seconds):
                 return await self._ask(items)
         except TimeoutError:
-            failure = Failure("timeout", f"had no answer within {deadline_seconds:g} s")
+            late = Failure("timeout", f"had no answer within {deadline_seconds:g} s")
+            failure = OVERDUE if time.monotonic() >= until else late
         except Unscorable as error:
             failure = Failure("invalid", str(error))
         except Refused as error:
@@ -72,7 +84,7 @@ class ExternalScorer:
         if failure.status == "invalid" and len(items) > 1:
             # One item may have spoilt the request for the others: halves find out which.
             middle = len(items) // 2
-            halves = [self._batch(half, deadline_seconds) for half in (items[:middle], items[middle:])]
+            halves = [self._batch(half, deadline_seconds, until) for half in (items[:middle], items[middle:])]
             return [outcome for part in await asyncio.gather(*halves) for outcome in part]
         return [failure] * len(items)
 

@@ -23,7 +23,7 @@ from services.reward.neural.heads import (
 )
 from services.reward.neural.loading import load_tokenizer
 from services.reward.neural.text import Renderer
-from services.reward.protocol import Failure, Kind, Outcome, Steps, Unscorable
+from services.reward.protocol import NEVER, OVERDUE, Failure, Kind, Outcome, Steps, Unscorable
 from services.reward.steps import aggregate
 from shared.scoring import ScoreItem
 
@@ -56,28 +56,32 @@ class NeuralScorer:
         text = self._engine.model.config.get_text_config()
         self._pad = getattr(text, "pad_token_id", None)
 
-    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    def score(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         """One outcome per item. The deadline holds for the batch that an item is in, from its start on."""
         outcomes: list[Outcome] = []
         for row in self._submit(items):
             if isinstance(row, Row):
                 # Asked first: once a batch hangs, no row of it is waited for anew.
-                while not (row.scores.done() or self._is_stuck(deadline_seconds)):
-                    wait([row.scores], deadline_seconds)  # also behind others
-            outcomes.append(self._outcome(row, deadline_seconds))
+                while not (row.scores.done() or self._is_given_up(deadline_seconds, until)):
+                    wait([row.scores], _patience(deadline_seconds, until))  # also behind others
+            outcomes.append(self._outcome(row, deadline_seconds, until))
         return outcomes
 
-    async def score_soon(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    async def score_soon(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         """The same, awaited."""
         outcomes: list[Outcome] = []
         for row in self._submit(items):
             if isinstance(row, Row) and not row.scores.done():
                 scores = asyncio.wrap_future(row.scores)
-                while not (scores.done() or self._is_stuck(deadline_seconds)):
-                    await asyncio.wait([scores], timeout=deadline_seconds)
+                while not (scores.done() or self._is_given_up(deadline_seconds, until)):
+                    await asyncio.wait([scores], timeout=_patience(deadline_seconds, until))
                 if scores.done() and not scores.cancelled():
                     scores.exception()  # it is told of below; else asyncio complains that nobody looked
-            outcomes.append(self._outcome(row, deadline_seconds))
+            outcomes.append(self._outcome(row, deadline_seconds, until))
         return outcomes
 
     def close(self) -> None:
@@ -108,16 +112,20 @@ class NeuralScorer:
             return position if ids[position] != self._pad else 0
         return position
 
-    def _is_stuck(self, deadline_seconds: float) -> bool:
-        """Waiting for a turn does not count, as long as the batches before it end in time."""
+    def _is_given_up(self, deadline_seconds: float, until: float) -> bool:
+        """Waiting for a turn does not count until `until`, as long as the batches before it end in time."""
+        if time.monotonic() >= until:
+            return True
         began = self._engine.batcher.batch_began
         return began is not None and time.monotonic() - began >= deadline_seconds
 
-    def _outcome(self, row: Row | Failure, deadline_seconds: float) -> Outcome:
+    def _outcome(self, row: Row | Failure, deadline_seconds: float, until: float) -> Outcome:
         """Of a row that is done or given up."""
         if isinstance(row, Failure):
             return row
         if row.scores.cancel() or row.scores.cancelled():
+            if time.monotonic() >= until:
+                return OVERDUE
             return Failure("timeout", f"was busy with one batch for more than {deadline_seconds:g} s")
         try:
             scores = row.scores.result()
@@ -126,6 +134,10 @@ class NeuralScorer:
         if self._config.architecture in STEPWISE:
             return Steps(aggregate(scores, self._config.steps.aggregation), scores, tuple(row.text_ends))
         return scores[0]
+
+
+def _patience(deadline_seconds: float, until: float) -> float:
+    return min(deadline_seconds, max(until - time.monotonic(), 0.0))
 
 
 def _head(

@@ -10,7 +10,7 @@ from services.reward.plugin.loading import load_function
 from services.reward.plugin.signatures import Call, ItemFunction, for_item
 from services.reward.plugin.threads import Threads
 from services.reward.pool import Pool
-from services.reward.protocol import Kind, Outcome
+from services.reward.protocol import NEVER, Kind, Outcome
 from shared.scoring import ScoreItem
 
 PREPARE = f"{__name__}:prepare"
@@ -35,13 +35,15 @@ class PluginScorer:
         self._threads = None if self._pool else Threads(config.threads, f"scorer-{name}")
         self._score_item = prepare(self.parameters)
 
-    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    def score(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         """One outcome per item; the deadline holds from when a process or thread has the item."""
         if self._pool:
-            return self._pool.run(PREPARE, self.parameters, items, deadline_seconds, [__name__])
+            return self._pool.run(PREPARE, self.parameters, items, deadline_seconds, [__name__], until=until)
         assert self._threads is not None, "it has either"
         tasks = [self._threads.submit(partial(self._score_item, item)) for item in items]
-        return [self._threads.outcome(task, deadline_seconds) for task in tasks]
+        return [self._threads.outcome(task, deadline_seconds, until) for task in tasks]
 
     def close(self) -> None:
         if self._threads:

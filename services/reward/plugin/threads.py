@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
-from services.reward.protocol import Failure, Outcome, Unscorable
+from services.reward.protocol import NEVER, OVERDUE, Failure, Outcome, Unscorable
 
 _LOOK_SECONDS = 0.5
 
@@ -37,7 +37,7 @@ class Threads:
         self._queue.put(task)
         return task
 
-    def outcome(self, task: Task, deadline_seconds: float) -> Outcome:
+    def outcome(self, task: Task, deadline_seconds: float, until: float = NEVER) -> Outcome:
         """What the call gave; a failure once it ran for longer than its deadline, or no thread is left."""
         patience = min(deadline_seconds, _LOOK_SECONDS)
         while not wait([task.result], patience).done:
@@ -45,6 +45,11 @@ class Threads:
                 with self._changing:
                     self._given_up.add(task.result)
                 return Failure("timeout", f"took longer than {deadline_seconds:g} s")
+            if time.monotonic() >= until:
+                if not task.result.cancel():
+                    with self._changing:
+                        self._given_up.add(task.result)
+                return OVERDUE
             if task.began is None and self._hanging() == self._count and task.result.cancel():
                 return Failure("timeout", f"found all {self._count} threads hanging in earlier items")
         try:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from services.reward.pool import Pool
-from services.reward.protocol import Failure, Kind, Outcome, Steps, Unscorable
+from services.reward.protocol import NEVER, Failure, Kind, Outcome, Steps, Unscorable
 from services.reward.rules.config import RuleConfig
 from services.reward.rules.table import RULES
 from shared.scoring import ScoreItem
@@ -36,10 +36,12 @@ class RuleScorer:
         self._modules = [__name__, *row.modules]
         self._gives_way = row.gives_way
 
-    def score(self, items: Sequence[ScoreItem], deadline_seconds: float) -> list[Outcome]:
+    def score(
+        self, items: Sequence[ScoreItem], deadline_seconds: float, until: float = NEVER
+    ) -> list[Outcome]:
         if self._pool:
             return self._pool.run(
-                PREPARE, self.parameters, items, deadline_seconds, self._modules, self._gives_way
+                PREPARE, self.parameters, items, deadline_seconds, self._modules, self._gives_way, until
             )
         function, config = self._function, self._config
         outcomes: list[Outcome] = []
