@@ -31,15 +31,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tiny_llama(folder / "untied", tied=False)
     save_conversations(folder)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    finished = subprocess.run(
+    ranks = subprocess.Popen(
         [*torchrun, "-m", "tests.learner.two_ranks", str(folder)],
         cwd=REPOSITORY,
         env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=240,
     )
-    assert finished.returncode == 0, finished.stderr[-6000:]
+    try:
+        _, errors = ranks.communicate(timeout=240)
+    except subprocess.TimeoutExpired:  # ranks that disagree wait for one another
+        ranks.terminate()  # so that torchrun ends them, which it could not if it were killed
+        _, errors = ranks.communicate(timeout=60)
+    assert ranks.returncode == 0, errors[-6000:]
     return folder
 
 
