@@ -17,6 +17,7 @@ from shared.codec import decode_prompt, encode
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, VersionSpan
 from shared.reader import Reader
 from shared.stream import Streams
+from shared.vocabulary import vocabulary_digest
 from tests.conftest import RedisServer
 from tests.learner.samples import ALONE, save_tiny_llama
 from tests.learner.weight_server import Server, serving
@@ -27,8 +28,11 @@ Run = Callable[..., list[dict[str, Any]]]
 
 
 @contextmanager
-def answering(streams: Streams) -> Iterator[None]:
-    """Take every prompt, and give scored completions of chance by the policy that was published last."""
+def answering(streams: Streams) -> Iterator[Server]:
+    """Take every prompt, and give scored completions of chance by the policy that was published last.
+
+    Yields the server that takes the policy.
+    """
     stop, chance, server = threading.Event(), random.Random(0), Server(streams, "r1")
 
     def answer(prompt: Prompt) -> Group:
@@ -63,7 +67,7 @@ def answering(streams: Streams) -> Iterator[None]:
     thread.start()
     try:
         with serving(server):
-            yield
+            yield server
     finally:
         stop.set()
         thread.join()
@@ -108,8 +112,10 @@ def run(
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
-    with answering(streams):
+    with answering(streams) as server:
         yield begin
+        tokens = vocabulary_digest(tmp_path / "model")
+        assert tokens and server.manifest.tokenizer == tokens
 
 
 def test_a_run_tells_what_it_did_step_by_step(run: Run, tmp_path: Path, streams: Streams) -> None:
@@ -125,3 +131,5 @@ def test_a_run_tells_what_it_did_step_by_step(run: Run, tmp_path: Path, streams:
     rows = run(steps=4, resume=True, kl_coef=0.1)
     coefficients = {row["step"]: row["objective/kl_coef"] for row in rows if "eps" in row}
     assert coefficients == {1: 0.3, 2: 0.3, 3: 0.3, 4: 0.1}
+    alarms = [e.fields["text"] for e in streams.tail("events", 1000) if e.fields["kind"] == "logprob_gap"]
+    assert [text.partition(":")[0] for text in alarms] == ["step 1", "step 4"], "their logprobs are made up"
