@@ -73,5 +73,6 @@ def test_what_cannot_be_served_has_no_data(textual: str, payload: dict[str, Any]
 
 
 def test_a_client_finds_a_model_to_name(textual: str) -> None:
-    (model,) = openai.OpenAI(base_url=f"{textual}/v1", api_key="none").models.list().data
+    with openai.OpenAI(base_url=f"{textual}/v1", api_key="none") as client:
+        (model,) = client.models.list().data
     assert rewards(classify(textual, model=model.id, input="four")) == [4.0]
