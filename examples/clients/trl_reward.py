@@ -12,8 +12,8 @@ from typing import Any
 
 
 def rollstream_reward(
-    prompts: list[Any], completions: list[Any], ground_truth: list[Any] | None = None, **_: Any
-) -> list[float | None]:
+    prompts: list[Any], completions: list[Any], ground_truth: Any = None, **_: Any
+) -> list[Any]:
     truths = map(str, ground_truth) if ground_truth else [None] * len(completions)
     chats = [None if isinstance(p, str) else p for p in prompts]  # for a reward model's own template
     items = [
