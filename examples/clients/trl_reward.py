@@ -1,7 +1,7 @@
 """TRL: `GRPOTrainer(reward_funcs=[rollstream_reward], ...)`; the column `ground_truth` goes along.
 
 Environment: ROLLSTREAM_REWARD_URL and, where the service has one, ROLLSTREAM_REWARD_TOKEN.
-An item without a reward is None, which TRL leaves out of training.
+Gives a number for each, or None where there is no reward, which TRL leaves out of training.
 """
 
 import json
@@ -11,9 +11,7 @@ import urllib.request
 from typing import Any
 
 
-def rollstream_reward(
-    prompts: list[Any], completions: list[Any], ground_truth: Any = None, **_: Any
-) -> list[Any]:
+def rollstream_reward(prompts: list[Any], completions: list[Any], ground_truth: Any = None, **_: Any) -> Any:
     truths = map(str, ground_truth) if ground_truth else [None] * len(completions)
     chats = [None if isinstance(p, str) else p for p in prompts]  # for a reward model's own template
     items = [
