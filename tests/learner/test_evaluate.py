@@ -1,7 +1,6 @@
 """Held-out evaluation over a real Redis; a thread plays the other services."""
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,10 +9,10 @@ import pytest
 from services.learner.config.evaluation import EvaluationConfig
 from services.learner.data.prompts import Row
 from services.learner.evaluate import Evaluator, pass_at
-from shared.codec import decode_prompt, encode
+from shared.entry import Entry
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, Sampling, VersionSpan
-from shared.reader import Reader
 from shared.stream import Streams
+from tests.learner.both_hops import both_hops
 from tests.learner.test_feed import make_feed
 
 Rewards = Callable[[Prompt], list[float] | None]
@@ -23,30 +22,18 @@ Rewards = Callable[[Prompt], list[float] | None]
 @contextmanager
 def services(streams: Streams, rewards: Rewards) -> Iterator[list[Prompt]]:
     """Answer every prompt in the background; yields the prompts that came."""
-    stop, came = threading.Event(), list[Prompt]()
+    came = list[Prompt]()
 
-    def work() -> None:
-        prompts, rollouts = Reader(streams, "prompts", "rollout"), Reader(streams, "rollouts", "reward")
-        while not stop.is_set():
-            for entry in prompts.read(8, 50):
-                prompt = decode_prompt(entry.payload)
-                came.append(prompt)
-                given = rewards(prompt)
-                if given is None:
-                    streams.dead_letter(entry, "prompts", "rollout", "failed", "no answer", attempts=1)
-                    continue
-                group = scored(prompt, given)
-                streams.forward(entry, "prompts", "rollouts", prompt.fields(), b"")
-                (rollout,) = rollouts.read(1, 1000)
-                streams.forward(rollout, "rollouts", "experiences", group.fields(), encode(group))
+    def answer(entry: Entry, prompt: Prompt) -> Group | None:
+        came.append(prompt)
+        given = rewards(prompt)
+        if given is None:
+            streams.dead_letter(entry, "prompts", "rollout", "failed", "no answer", attempts=1)
+            return None
+        return scored(prompt, given)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with both_hops(streams, answer):
         yield came
-    finally:
-        stop.set()
-        thread.join()
 
 
 def scored(prompt: Prompt, rewards: list[float]) -> Group:

@@ -2,7 +2,6 @@
 
 import json
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +12,12 @@ import pytest
 from examples.arithmetic.tokenizer import build_tokenizer
 from services.learner.config.learner import LearnerSettings
 from services.learner.train import train
-from shared.codec import decode_prompt, encode
+from shared.entry import Entry
 from shared.experience import Completion, Float32Array, Group, Int32Array, Prompt, VersionSpan
-from shared.reader import Reader
 from shared.stream import Streams
 from shared.vocabulary import vocabulary_digest
 from tests.conftest import RedisServer
+from tests.learner.both_hops import both_hops
 from tests.learner.samples import ALONE, save_tiny_llama
 from tests.learner.weight_server import Server, serving
 from tests.metric_names import unexplained
@@ -33,9 +32,9 @@ def answering(streams: Streams) -> Iterator[Server]:
 
     Yields the server that takes the policy.
     """
-    stop, chance, server = threading.Event(), random.Random(0), Server(streams, "r1")
+    chance, server = random.Random(0), Server(streams, "r1")
 
-    def answer(prompt: Prompt) -> Group:
+    def answer(entry: Entry, prompt: Prompt) -> Group:
         assert server.version is not None and server.digest is not None
         completions = []
         for _ in range(prompt.n):
@@ -53,24 +52,8 @@ def answering(streams: Streams) -> Iterator[Server]:
             )
         return Group(prompt=prompt, completions=completions, worker="r1", weights_digest=server.digest)
 
-    def work() -> None:
-        prompts, rollouts = Reader(streams, "prompts", "rollout"), Reader(streams, "rollouts", "reward")
-        while not stop.is_set():
-            for entry in prompts.read(8, 50):
-                prompt = decode_prompt(entry.payload)
-                group = answer(prompt)
-                streams.forward(entry, "prompts", "rollouts", prompt.fields(), b"")
-                (rollout,) = rollouts.read(1, 1000)
-                streams.forward(rollout, "rollouts", "experiences", group.fields(), encode(group))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        with serving(server):
-            yield server
-    finally:
-        stop.set()
-        thread.join()
+    with both_hops(streams, answer), serving(server):
+        yield server
 
 
 @pytest.fixture
