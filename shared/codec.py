@@ -25,7 +25,7 @@ class MalformedEntry(ValueError):
 
 
 def _encode_array(value: Any) -> bytes:
-    if isinstance(value, array):
+    if type(value) in _TYPECODES:
         return value.tobytes()
     raise NotImplementedError(f"cannot encode {type(value).__name__}")
 
